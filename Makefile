@@ -1,5 +1,5 @@
-# lcow - a utility VM for every pod. `make help` lists what there is.
-# Meson does the building; this file only names what people and CI call.
+# lcow - a utility VM for every pod. `make help` lists the targets.
+# Meson builds the programs; this file has the targets for people and CI.
 
 MESON_GCC   := build/gcc
 MESON_CLANG := build/clang
@@ -8,21 +8,21 @@ MESON_FUZZ  := build/fuzz
 JOBS        := $(shell nproc)
 
 .DEFAULT_GOAL := all
-.PHONY: all help deps programs image demo check check-full unit sim asan fuzz-smoke integration e2e soak \
-        check-rooms check-format format bench fsm-docs man install deb clean
+.PHONY: all help deps programs image demo check check-full unit sim asan fuzz-smoke integration host e2e soak \
+        check-rooms check-format format bench fsm-docs docs man install deb clean
 
-all: image ## programs in build/bin and the guest image in build/image
+all: image ## build the programs and the guest image
 
-help: ## this list
+help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-deps: ## Debian packages this needs (nothing happens when they are there)
+deps: ## install the Debian packages that are needed and missing
 	@scripts/deps
 
 $(MESON_GCC)/build.ninja: | deps
-	@echo "programs: compiling, some minutes the first time"
+	@echo "programs: compiling; this takes some minutes the first time"
 	@CC=gcc meson setup $(MESON_GCC) >build/setup-gcc.log 2>&1 || { cat build/setup-gcc.log; exit 1; }
-# Nobody runs what clang makes here; it is asked for its warnings, and soonest without optimizing.
+# The clang build is only for its warnings and is never run. Without optimization it is fastest.
 $(MESON_CLANG)/build.ninja: | deps
 	@CC=clang meson setup $(MESON_CLANG) -Doptimization=0 -Ddebug=false >build/setup-clang.log 2>&1 || \
 		{ cat build/setup-clang.log; exit 1; }
@@ -36,59 +36,63 @@ $(MESON_GCC)/build.ninja $(MESON_CLANG)/build.ninja $(MESON_ASAN)/build.ninja $(
 build:
 	@mkdir -p build
 
-# NINJA_TARGETS: for those who want no tests built.
-programs: $(MESON_GCC)/build.ninja ## build/bin
+# NINJA_TARGETS names targets other than all, for example to build no tests.
+programs: $(MESON_GCC)/build.ninja ## build the programs in build/bin
 	@ninja --quiet -C $(MESON_GCC) $(NINJA_TARGETS)
 	@mkdir -p build/bin
 	@for p in lcow/lcow gcs/gcs shim/containerd-shim-lcow-v2; do \
 		cmp -s $(MESON_GCC)/cmd/$$p build/bin/$${p#*/} || \
 		install -m 755 $(MESON_GCC)/cmd/$$p build/bin/$${p#*/}; done
 
-image: programs ## build/image: kernel, initrd, manifest
+image: programs ## build the guest image in build/image
 	@image/build build/image build/bin/gcs
 
-demo: image ## a pod by the CRI under a private containerd 2.1: what happens, where the time goes, what stays
+demo: image ## run a pod under a private containerd, with a leak check
 	@scripts/demo
 
-check: deps ## every test; ends with "N passed, N failed"
+check: deps ## run all tests; the last line is "N passed, N failed"
 	@scripts/check
 
-check-full: deps ## the same with more seeds and longer fuzzing; nothing is run twice
+check-full: deps ## the same with more seeds, longer fuzzing, no retries
 	@scripts/check --full --strict
 
-unit sim asan fuzz-smoke integration: deps ## one suite of make check
+unit sim asan fuzz-smoke integration host: deps ## run one suite of make check
 	@scripts/check --only $@
 
-e2e: image ## all end-to-end tests: on containerd 2.1, a smoke set on 1.6 and 1.7
+e2e: image ## run the end-to-end tests (containerd 2.1, 1.6, 1.7)
 	@tests/e2e/run
 
-soak: image ## 1000 containers in one VM and 1 GiB through a slow reader; about half an hour
+soak: image ## run 1000 containers in one VM, and more (30 min)
 	@tests/e2e/soak
 
-check-rooms: ## what may include what
+check-rooms: ## check which room may include which
 	@scripts/check-rooms
 
 check-format:
 	@clang-format --dry-run -Werror $$(git ls-files '*.c' '*.h')
 
-format: ## clang-format over everything
+format: ## format all C files with clang-format
 	@clang-format -i $$(git ls-files '*.c' '*.h')
 
-bench: image ## lcow and its peers in one run: table, build/bench.json, docs/performance.md
+bench: image ## compare lcow with its peers; writes docs/performance.md
 	@bench/run
 
-fsm-docs: programs ## the state tables as Markdown
+fsm-docs: programs ## print the state tables as Markdown
 	@$(MESON_GCC)/tests/fsm_docs
 
-man: programs ## build/man: manual pages and the default configuration
+docs: ## build the pages as a site with search in build/docs
+	@scripts/deps --docs
+	@scripts/docs
+
+man: programs ## build manual pages and default configuration in build/man
 	@man/pages build/bin/lcow build/man
 
-install: all man ## DESTDIR= and PREFIX=/usr/local, as everywhere
+install: all man ## install to DESTDIR/PREFIX (PREFIX=/usr/local)
 	@DESTDIR=$(DESTDIR) PREFIX=$(PREFIX) scripts/install
 
-deb: deps ## build/deb: packages lcow and lcow-guest, of what is committed
+deb: deps ## build the Debian packages from HEAD in build/deb
 	@scripts/deps --deb
 	@scripts/deb
 
-clean: ## everything that was built; downloads stay in build/cache
+clean: ## remove all build results except build/cache
 	@find build -mindepth 1 -maxdepth 1 ! -name cache -exec rm -rf {} +

@@ -1,5 +1,5 @@
-"""Runs a measurement as an end-to-end test is run: in a cell of its own, with a containerd of its
-own, and takes everything back."""
+"""Runs a measurement like an end-to-end test: in a separate cell with its own containerd, and cleans
+up."""
 
 import multiprocessing
 import os
@@ -16,26 +16,27 @@ import daemon  # noqa: E402
 import harness  # noqa: E402
 import packages  # noqa: E402
 
-SECONDS = 400  # for one measurement, whatever it does
+SECONDS = 400  # time limit of one measurement
 
-daemon.LEVEL = "info"  # as in use: with "debug" each shim writes lines for every call
+daemon.LEVEL = "info"  # as in production: with "debug" each shim logs every call
 
 
 class Steps(dict):
-    """Results of several steps of one measurement: what fails is told, what was found is kept."""
+    """Results of several steps of one measurement: failures are reported, other results are kept."""
 
     def attempt(self, name, step, *args):
         try:
             self.update(step(*args))
-        except Exception as e:  # whatever it is, the other steps go on
+        except Exception as e:  # the other steps continue
             self.setdefault("troubles", []).append(f"{name}: {type(e).__name__}: {e}")
 
 
 def prepare(versions):
-    """What all cells need, before the first."""
-    packages.fetch(versions)
-    archives.make()
-    cri.compile_proto()
+    """What all cells need, before the first. In the emulated host it was put there."""
+    if "LCOW_TEST_PREPARED" not in os.environ:
+        packages.fetch(versions)
+        archives.make()
+        cri.compile_proto()
 
 
 def _work(connection, runtime, version, keys, measure, args):
@@ -43,7 +44,7 @@ def _work(connection, runtime, version, keys, measure, args):
                else harness.keep())
     case = harness.Case(f"bench {runtime} {version} {measure.__name__}", None, SECONDS, False)
     case.version, case.runtime = version, runtime
-    # A measurement with another containerd than the usual says so itself.
+    # A measurement with another containerd names it itself.
     case.images = getattr(measure, "images", ("static",))
     case.prepare = getattr(measure, "prepare", lambda t: {})
     t = e2e.Test(case)
@@ -51,7 +52,7 @@ def _work(connection, runtime, version, keys, measure, args):
     try:
         t.make_dirs()
         connection.send(measure(t, *args))
-    except Exception as e:  # whatever it is, the other measurements go on
+    except Exception as e:  # the other measurements continue
         connection.send(f"{measure.__name__} of {runtime} under containerd {version}: "
                         f"{type(e).__name__}: {e}")
     finally:
@@ -77,12 +78,12 @@ def begin(runtime, version, measure, *args, **keys):
 
 
 def finish(begun):
-    """Its result, or the words of what failed as a string."""
+    """Its result, or an error message as a string."""
     process, ours, what = begun
     try:
-        result = ours.recv() if ours.poll(SECONDS) else f"{what}: not done after {SECONDS} s"
+        result = ours.recv() if ours.poll(SECONDS) else f"{what}: not finished after {SECONDS} s"
     except EOFError:
-        result = f"{what}: the measurement died"
+        result = f"{what}: the measurement's process exited without a result"
     for i, trouble in enumerate(result.get("troubles", ()) if isinstance(result, dict) else ()):
         result["troubles"][i] = f"{what}, {trouble}"
     process.join(120)
@@ -93,5 +94,5 @@ def finish(begun):
 
 
 def run(runtime, version, measure, *args, **keys):
-    """One after the other."""
+    """Runs one measurement and waits for it."""
     return finish(begin(runtime, version, measure, *args, **keys))

@@ -21,7 +21,7 @@ ROOMS = (
     ("fixtures, simulation, integration, end to end, fuzzing", r"^tests/.*\.(c|h|py)$"),
 )
 OURS = slice(1, 6)  # the rooms that are installed
-# What is quoted is no comment, whatever is in it: a path like "/sys/*", say.
+# A quoted text is not a comment, even with a path like "/sys/*" in it.
 QUOTED_OR_COMMENT = re.compile(r'''("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')|/\*[\s\S]*?\*/|//.*''')
 
 

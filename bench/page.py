@@ -101,10 +101,39 @@ def root_kinds(results):
     return out
 
 
+def by_kvm(result):
+    """Both sides of each ratio are of one place."""
+    found = result.get("host")
+    if not found:
+        return []
+    m, theirs = found["machine"], found["results"]
+    out = ["\n## By KVM, on an emulated host\n",
+           "The host of `tests/host`: QEMU emulates a processor with AMD SVM, and in it lcow's VMs run by KVM's own "
+           "code, beside runc's containers. Both sides pay for the emulation, so the times mean nothing; the ratio "
+           "is the nearest to hardware that was measured. It does not show what an exit of a VM, a page table or an "
+           "interrupt costs on hardware.\n",
+           f"{found['made'][:16].replace('T', ' ')} UTC, commit `{found['commit'][:12]}`"
+           f"{' with changes' if found['dirty'] else ''}{', a quick run' if found['quick'] else ''}; {m['cpus']} "
+           f"CPU, {m['memory_mib']} MiB, Linux {m['kernel']}, QEMU {m['qemu']}, {m['accel']}.\n",
+           "| what | unit | runc | lcow, cold | lcow, clone | lcow / runc, KVM | lcow / runc, emulation |",
+           "|---|---|---|---|---|---|---|"]
+    for key, what, unit, _ in ROWS:
+        peers = [value(theirs, n, key) for n in ("runc", "lcow", "lcow clone")]
+        if any(peers):
+            out.append(f"| {what} | {unit} | " + " | ".join(map(spread, peers)) + " | " + " | ".join(
+                ratio_text(ours(r, key), value(r, "runc", key)) for r in (theirs, result["results"])) + " |")
+    for key, what, unit in VM_ROWS:
+        if mine := value(theirs, "vm", key):
+            out.append(f"| {what} | {unit} | – | {spread(mine)} | – | – | – |")
+    if count := value(theirs, "runc", "parallel"):
+        out.append(f"\nMany pods at once: {count} of them.")
+    return out + [f"\nNot measured there: {trouble}" for trouble in found["troubles"]]
+
+
 def write(result):
     results = result["results"]
     lines = marks(results) + ["\n![the same as a picture](../bench/report.svg)"] + \
-        peers(results) + root_kinds(results) + by_themselves(results)
+        peers(results) + root_kinds(results) + by_themselves(results) + by_kvm(result)
     for trouble in result["troubles"]:
         lines.append(f"\nNot measured: {trouble}")
     return HEAD + facts(result) + "\n".join(lines) + "\n"

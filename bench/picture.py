@@ -64,7 +64,7 @@ class Picture:
                 troubles.append(f"outside: {words}")
             for l2, t2, r2, b2, other in self.boxes[:i]:
                 if left < r2 and l2 < right and top < b2 and t2 < bottom:
-                    troubles.append(f"{words!r} lies on {other!r}")
+                    troubles.append(f"{words!r} overlaps {other!r}")
         return troubles
 
     def svg(self):
@@ -84,7 +84,7 @@ def root_groups(results):
 
 
 def draw(result):
-    """(svg, what is wrong with it)"""
+    """(svg, list of errors)"""
     results = result["results"]
     shown = [r for r in ROWS if ours(results, r[0])]
     groups = root_groups(results)

@@ -1,4 +1,4 @@
-"""Pods: how many fit, many at once, and one as the kubelet makes it."""
+"""Pods: how many fit into memory, many at once, and one as the kubelet creates it."""
 
 import threading
 import time
@@ -14,7 +14,7 @@ PATIENCE = 300  # seconds for one of many pods
 
 
 def kib(t):
-    """All that the pods cost: shims, QEMUs, and the processes that containerd sees."""
+    """Memory of all processes of the pods: shims, QEMUs, and the processes that containerd sees."""
     pids = t.shim_pids() + t.qemu_pids() + [pid for pid, _ in t.tasks().values()]
     return sum(procfs.pss_kib(pid) for pid in set(pids))
 
@@ -37,8 +37,8 @@ def remove(t, names):
 
 
 def density(t, limit_kib, most):
-    """Pods with one idle container each, until they take limit_kib: how many, and MiB each; at 20,
-    where those are reached, and at the end. What they share is shared by more of them then."""
+    """Starts pods with one idle container each until they use limit_kib: how many, and MiB each; at 20
+    pods, if that many fit, and at the end. With more pods, shared memory counts less for each."""
     used, names, result = 0, [], {}
     while used < limit_kib and len(names) < most:
         names.append(f"d{len(names)}")
@@ -73,7 +73,7 @@ def cri(t, runs, handler):
 
 
 def parallel(t, count, handler):
-    """So many pods of one container by the CRI, all asked for at once, until the last one runs."""
+    """Starts `count` pods of one container by the CRI at once; measures until the last one runs."""
     pods, made, trouble = pod.Pods(t, handler), [], []
     configs = {f"p{i}": pods.config(f"p{i}") for i in range(count)}
     pods.settings(boot_timeout_s=120)  # the last one waits for all
@@ -85,7 +85,7 @@ def parallel(t, count, handler):
             made.append(pod.Pod(pods, name, configs[name], handler, PATIENCE))
             made[-1].create("c1", "sleep", "100000").start(PATIENCE)
             each.append((time.perf_counter() - begin) * 1000)
-        except Exception as e:  # a thread's words would be lost
+        except Exception as e:  # an exception in a thread would be lost
             trouble.append(f"{name}: {e}")
 
     def together(calls):

@@ -1,4 +1,4 @@
-"""What /proc tells of a process."""
+"""Reads a process's figures from /proc."""
 
 import os
 import re
@@ -36,7 +36,7 @@ def qemu_kib(pid):
 
 
 def switches(pid):
-    """Context switches of all its threads so far: each is a wake-up, or the end of a turn."""
+    """Context switches of all its threads so far: each is a wake-up or a preemption."""
     total = 0
     for task in os.listdir(f"/proc/{pid}/task"):
         with open(f"/proc/{pid}/task/{task}/status", encoding="ascii") as f:

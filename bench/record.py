@@ -1,5 +1,5 @@
-"""What a run leaves (build/bench.json): each part with its own commit, time and troubles, so that
-one part can be measured again and put beside the others."""
+"""The record of a run (build/bench.json): each part with its own commit, time and errors, so that one
+part can be measured again and merged with the others."""
 
 FACTS = ("made", "commit", "dirty", "quick")  # of a part, and of the run that had most of them
 
@@ -22,14 +22,14 @@ def whole(facts, parts):
 
 
 def merge(old, new):
-    """The parts of new in place of old's; what an old part had measured goes with it. What is said
-    of the run is the old one's: that had most of it."""
+    """Replaces old's parts by those of new, with all their values. The facts of the run are the old
+    ones, since most parts are from it."""
     machine = {**old["machine"]}
-    for key in ("accel", "emulated", "guest_kernel"):  # known only to who booted a VM
+    for key in ("accel", "emulated", "guest_kernel"):  # known only if a VM was booted
         if machine[key] in ("?", None):
             machine[key] = new["machine"][key]
-    return whole({**{k: old[k] for k in FACTS}, "machine": machine, "versions": old["versions"]},
-                 {**old["parts"], **new["parts"]})
+    kept = {k: old[k] for k in (*FACTS, "versions", "host") if k in old}
+    return whole({**kept, "machine": machine}, {**old["parts"], **new["parts"]})
 
 
 def origins(result):

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 
-import cells  # first: it knows where the others are
+import cells  # first: it sets the path of the others
 import archives
 import packages
 import storage
@@ -93,7 +93,7 @@ def one(t, kind, name):
 
 
 def measure(t, runs):
-    """{kind: {figure: summary}}; the kinds take turns, and one that fails leaves the others."""
+    """{kind: {figure: summary}}; the kinds are measured in turns, and a failure affects only its kind."""
     values, troubles = {}, []
     for kind in KINDS:
         test_layers.unpack(t, kind, IMAGE)
@@ -101,7 +101,7 @@ def measure(t, runs):
         for kind in KINDS:
             try:
                 found = one(t, kind, f"{kind}{n}")
-            except Exception as e:  # told, and the next
+            except Exception as e:  # reported; the other kinds continue
                 troubles.append(f"{kind}: {type(e).__name__}: {e}"[:500])
                 continue
             for key, value in found.items():
@@ -148,7 +148,7 @@ def raw(work, image, qemu, runs):
             f.truncate(size * MEBI)
     subprocess.run(["/usr/sbin/mke2fs", "-q", "-F", "-t", "ext4", "-d", tree, disk], check=True)
     commands = RAW_WORK.replace("DROP", DROP).replace("COUNT", str(runs)).replace(
-        "BARE", str(WRITE_MIB * MEBI // 512))  # which disk came first is chance
+        "BARE", str(WRITE_MIB * MEBI // 512))  # the order of the disks is random
     try:
         text = storage.raw_vm(work, image, qemu, commands.replace("MIB", str(WRITE_MIB)), tree,
                               (disk, bare), (PROBE,))

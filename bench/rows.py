@@ -1,4 +1,4 @@
-"""What the table, the picture and the page show: one list of rows, and the marks of design.md §10.
+"""What the table, the picture and the page show: one list of rows, and the marks (docs/design.md §10).
 
 Peers in the results: "lcow" (cold starts), "lcow clone" and "runc" under containerd 2.1, "runc 1.7",
 "runc 1.6", "vm" (lcow boot), "host" (runc itself), "9p" (raw); of root file systems the kinds of
@@ -110,7 +110,7 @@ def ratio_text(ours, theirs):
 # ---------------------------------------------------------------- marks
 
 class Mark:
-    """One line of design.md §10, or of what an issue must show. look(results) -> the measured
+    """One line of docs/design.md §10, or of what an issue must show. look(results) -> the measured
     number or None. why(results) -> what it is made of, as measured, and what would do it: shown
     while the mark is missed."""
 
@@ -195,7 +195,7 @@ def _why_start(results):
 
 
 def _why_exit(results):
-    return words("of a program of runc, which is not a VM, it is told after {} ms", results,
+    return words("the exit of a runc container, which is not a VM, is reported after {} ms", results,
                  ("runc", "exit_ms"))
 
 
@@ -233,7 +233,7 @@ def _why_own(results):
 
 
 def _fastest_cold(results):
-    """Its mark was taken as the best of some on a machine like this (qemu-uvm.md)."""
+    """Its mark was taken as the best of some on a machine like this (docs/reference/qemu-uvm.md)."""
     found = value(results, "vm", "cold_ms")
     return found["min"] if found else None
 

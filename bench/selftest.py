@@ -79,7 +79,7 @@ def a_ratios_spread_is_the_worst_of_both():
 def lines_of_code_are_neither_blank_nor_comment():
     text = '''/* one
  * comment */
-#define ALL "mkdir/*,x" // a quoted one is none
+#define ALL "mkdir/*,x" // a quoted one does not count
 
 char c = '"'; /* "not quoted" */
 int code;  // it's
@@ -131,7 +131,18 @@ def overlaps_and_texts_outside_are_found():
     p.text(12, 22, "two")
     p.text(picture.WIDTH - 5, 50, "beyond the edge")
     found = " ".join(p.check())
-    assert "'two' lies on 'one'" in found and "outside: beyond the edge" in found
+    assert "'two' overlaps 'one'" in found and "outside: beyond the edge" in found
+
+
+@test
+def the_page_has_the_emulated_host_beside_the_run():
+    result = sample(lcow=4.0, runc=2.0)
+    assert "By KVM" not in page.write(result)
+    result["host"] = sample(lcow=9.0, runc=3.0)
+    text = page.write(result)
+    row = next(line for line in text.split("## By KVM")[1].splitlines() if line.startswith("| Task.State"))
+    assert "| 3.00 (" in row and "| 2.00 (" in row, row
+    assert record.merge(result, sample())["host"] is result["host"]
 
 
 @test
@@ -187,7 +198,7 @@ def a_part_that_fails_leaves_the_others_alone():
     bench = importlib.util.module_from_spec(importlib.util.spec_from_loader("bench_run", loader))
     loader.exec_module(bench)
     done = []
-    run = bench.Run(argparse.Namespace(only=["bad", "good", "worse"], quick=True),
+    run = bench.Run(argparse.Namespace(within=False, only=["bad", "good", "worse"], quick=True),
                     {"bad": lambda run, vm: 1 / 0, "good": lambda run, vm: done.append(vm),
                      "worse": lambda run, vm: sys.exit("no")})
     with contextlib.redirect_stderr(io.StringIO()):
@@ -201,7 +212,7 @@ def a_part_that_fails_leaves_the_others_alone():
     assert results == {"lcow": {"a": 1}} and "half of it" in troubles, (results, troubles)
     told = " ".join(troubles)
     assert "bad: ZeroDivisionError" in told and "worse: SystemExit: no" in told, told
-    assert "late: 13 minutes" in told, told
+    assert "late: not started within 13 minutes" in told, told
 
 
 def main():

@@ -1,4 +1,4 @@
-"""One shim under one containerd: what it costs when idle, how fast it answers, starts, runs."""
+"""One shim under one containerd: its resources when idle, and the times of its calls and starts."""
 
 import calendar
 import json
@@ -22,7 +22,7 @@ SETTLE = 3   # seconds until a shim that was busy is idle
 CLOCK = 10   # seconds after a VM's start in which the shim compares its clock
 IDLE = 10    # seconds over which wake-ups are counted
 TURNS = 20   # of calls
-PATIENCE = 180  # seconds for the other to be there and make its calls
+PATIENCE = 180  # seconds to wait for the other's turn
 TYPE_PROCESS = "types.containerd.io/opencontainers/runtime-spec/1/Process"
 
 
@@ -106,14 +106,14 @@ def one_run(t):
 
 
 def runs_of_ctr(t, runs):
-    """ctr run --rm true, from nothing to nothing."""
+    """ctr run --rm true, from start to complete removal."""
     both = [one_run(t) for _ in range(runs)]
     return {"run_ms": summary(w for w, _ in both), "run_cpu_ms": summary(c for _, c in both)}
 
 
 def runs_in_pod(t, runs):
-    """The same in a pod that runs, where neither a shim nor a VM begins; an emulated VM has translated
-    by then what it takes."""
+    """The same in a running pod, where neither a shim nor a VM is started. An emulated VM has already
+    translated the code that is needed."""
     args = [t.run_args("--rm", *group("c1", "container"), f"more{i}", "true") for i in range(runs)]
     return {"run_in_pod_ms": summary(timed(lambda a=each: t.must(*a)) for each in args)}
 
@@ -130,7 +130,7 @@ def idle(shim):
 
 
 def calls(client, count):
-    """Stats is slower, so fewer of them."""
+    """Calls Stats less often, since it is slower."""
     return {key: summary(times) for key, times in times_of_calls(client, count).items()}
 
 
@@ -141,8 +141,8 @@ def times_of_calls(client, count):
 
 
 def take_turns(times, step, turn, others):
-    """Each does it once, then the other does, so that what else the machine does is the same for
-    both. turn and others: semaphores of both."""
+    """Both measure in turns, so that other load on the machine affects both alike. turn and others: the
+    semaphores of both."""
     for _ in range(times):
         if not turn.acquire(timeout=PATIENCE):
             raise harness.Failure("the other shim did not take its turn")
@@ -171,8 +171,8 @@ def runs_in_turns(t, runs, turn, others):
 
 
 def echo_us(client, count):
-    """The floor under a call: the same client and the same request, to a process that sends one
-    ready answer and does nothing else."""
+    """The lower bound of a call: the same client and request to a process that only sends a prepared
+    answer."""
     ours, theirs = socket.socketpair()
     body = text(2, text(1, client.container) + text(2, "x" * 60))  # about as long as State's
     answer = struct.pack(">IIBB", len(body), 1, shimcall.RESPONSE, 0) + body
@@ -195,7 +195,7 @@ def echo_us(client, count):
 
 
 def execs(t, client, runs):
-    """By the shim's own service, and as a user of ctr sees it."""
+    """By the shim's service, and with ctr."""
     def one(i):
         client.exec(f"x{i}", "true")
         client.wait(f"x{i}")
@@ -206,7 +206,7 @@ def execs(t, client, runs):
 
 
 def settled_kib(pid):
-    """PSS when it no longer changes: what was freed may go back to the kernel a moment later."""
+    """PSS when it no longer changes, since freed memory may be returned to the kernel with a delay."""
     now = procfs.pss_kib(pid)
     for _ in range(SETTLE * 4):
         time.sleep(0.5)
@@ -230,8 +230,8 @@ def parked_fibers(client, shim, count):
 
 
 def growth_by_execs(client, shim, count):
-    """Of a shim that has had one exec before, so that code is there, and no crowd of them, whose
-    memory would be used again."""
+    """Measured in a shim after one exec, so that its code is loaded, but not after many, whose memory
+    would be reused."""
     client.exec("warm", "true")
     client.wait("warm")
     before = settled_kib(shim)
@@ -275,7 +275,7 @@ def stdio(t, client, runs):
         os.mkfifo(path)
         writer = Flow(path, reads=False)
         client.exec(f"i{i}", "sh", "-c", "cat >/dev/null", stdin=path)
-        writer.join(60)  # runc's shim closes the FIFO at once, whatever is still to come
+        writer.join(60)  # runc's shim closes the FIFO at once, even with data pending
         client.call("CloseIO", text(1, "c1"), text(2, f"i{i}"), number(3, 1))
         client.wait(f"i{i}")
         into.append(writer.rate(t))
@@ -286,7 +286,7 @@ def stdio(t, client, runs):
 
 
 def pipe_us(t):
-    """The same bytes by the same programs through one pipe that does not leave the container."""
+    """The same bytes by the same programs through a pipe inside the container."""
     r = t.exec("c1", "sh", "-c", "read a x </proc/uptime; dd if=/dev/zero bs=256k "
                f"count={BULK >> 18} 2>/dev/null | cat >/dev/null; read b x </proc/uptime; "
                "echo $a $b")
@@ -296,7 +296,7 @@ def pipe_us(t):
 
 
 class Flow(threading.Thread):
-    """The other end of a FIFO: reads or writes BULK bytes and takes the time."""
+    """The other end of a FIFO: reads or writes BULK bytes and measures the time."""
 
     def __init__(self, path, reads):
         super().__init__(daemon=True)
@@ -322,12 +322,12 @@ class Flow(threading.Thread):
 
 
 def exit_latency(t, name):
-    """The VMM (runc: the program) is killed; until containerd publishes the exit."""
+    """Kills the VMM (runc: the program); measures until containerd publishes the exit."""
     events = t.events()
     victim = t.tasks()[name][0] if t.is_runc else t.qemu_pid()
     begin = time.time()
     os.kill(victim, signal.SIGKILL)
-    t.until(lambda: "exit" in t.topics(events, name), "the exit was told", 30)
+    t.until(lambda: "exit" in t.topics(events, name), "the exit is reported", 30)
     with open(events.out_path, encoding="utf-8") as f:
         line = next(l for l in f if " /tasks/exit " in l and f'"{name}"' in l)
     day, clock = line.split()[:2]
@@ -356,7 +356,7 @@ def measure(t, n):
     t.detach(*group("c1", "sandbox"), "c1", "sleep", "100000")
     shim, client = t.shim_pid(), Client(t, "c1")
     found.attempt("idle", idle, shim)
-    # What grows the shim comes in the order of its size, before anything else has.
+    # Memory is measured first, in the order of size, before other steps let the shim grow.
     found.attempt("growth by execs", growth_by_execs, client, shim, n["growth"])
     found.attempt("growth by containers", growth_by_containers, t, shim, n["growth"])
     if not t.is_runc:
@@ -371,7 +371,7 @@ def measure(t, n):
 
 
 def measure_small(t, n):
-    """A peer of an older containerd: what its shim costs and how fast it answers."""
+    """A peer under an older containerd: the resources of its shim and the times of its calls."""
     found = cells.Steps()
     found.attempt("ctr run", runs_of_ctr, t, n["run"])
     t.detach("c1", "sleep", "100000")

@@ -5,7 +5,7 @@ import time
 
 
 def at(values, share):
-    """The value below which this share of them lies."""
+    """The value below which this fraction of the values lies."""
     ordered = sorted(values)
     place = share * (len(ordered) - 1)
     low = int(place)
@@ -21,7 +21,7 @@ def summary(values):
 
 
 def ratio(ours, theirs):
-    """(middle, low, high): the ends are the worst that p10 and p90 of both allow."""
+    """(middle, low, high): low and high are the extremes that p10 and p90 of both allow."""
     if not ours or not theirs or min(theirs["median"], theirs["p10"], theirs["p90"]) <= 0:
         return None
     return (ours["median"] / theirs["median"], ours["p10"] / theirs["p90"],
@@ -36,8 +36,8 @@ def timed(call):
 
 
 def busy_ms():
-    """CPU time of the whole machine so far: on a quiet one, of what was just done, whichever
-    process did it."""
+    """CPU time of the whole machine so far. On a quiet machine, its growth is the cost of the measured
+    work, in whichever process."""
     with open("/proc/stat", encoding="ascii") as f:
         user, nice, system, _, _, irq, softirq = map(int, f.readline().split()[1:8])
     return (user + nice + system + irq + softirq) * 10

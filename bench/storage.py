@@ -30,7 +30,7 @@ SHARE_WORK = r"""for i in $(seq COUNT); do
     echo "raw-write: $(WRITE)"
 done"""
 
-# busybox' dd tells no time, and /proc/uptime ticks in 10 ms: each of them four times.
+# busybox's dd prints no time, and /proc/uptime has a resolution of 10 ms, so each runs four times.
 TIMED = ("read a x </proc/uptime; for n in 1 2 3 4; do COMMAND 2>/dev/null || exit 1; done; "
          "read b x </proc/uptime; echo timed $a $b")
 
@@ -115,7 +115,7 @@ def raw_vm(work, image, qemu, commands, directory, disks=(), programs=()):
 
 
 def raw_9p(work, image, qemu, runs):
-    """A string: why there are no figures."""
+    """Figures, or a string: why there are none."""
     directory = os.path.join(work, "raw")
     os.mkdir(directory)
     make_file(directory)

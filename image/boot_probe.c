@@ -1,7 +1,6 @@
-/* boot_probe.c - stands in for the agent when image/test_boot.py boots an image: as PID 1 it tries
- * what the agent will rely on, says so on the console, and powers off.
- *
- * Each result is a line "probe NAME VALUE"; VALUE is "ok" or what went wrong. */
+/* boot_probe.c - replaces the agent when image/test_boot.py boots an image: as PID 1 it tests what
+ * the agent relies on, prints the results on the console, and powers off. Each result is a line
+ * "probe NAME VALUE"; VALUE is "ok" or the error. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -31,7 +30,7 @@ static double uptime(void)
     return now.tv_sec + now.tv_nsec / 1e9;
 }
 
-/* 0, or -errno. A module that is there already is fine. */
+/* 0, or -errno. Success if the module is loaded already. */
 static int load_module(const char *name)
 {
     char path[256];
@@ -115,8 +114,8 @@ int main(void)
     snprintf(text, sizeof(text), "%.2f", uptime());
     say("network-at", text);
 
-    /* The kernel gets what it lacks through /sbin/modprobe: a file system that is there, but has no
-     * device to mount, is not ENODEV. */
+    /* The kernel loads missing modules through /sbin/modprobe. Once ext4 is loaded, mounting
+     * without a device does not fail with ENODEV. */
     (void)mount("none", "/mnt", "ext4", 0, NULL); /* fails by design; errno is the result */
     say("autoload", errno == ENODEV ? "ext4 was not loaded on demand" : "ok");
 

@@ -1,7 +1,7 @@
 """The guest's kernel and modules, made once per kernel package and kept in the cache.
 
 A directory of the cache holds vmlinux, the modules (one flat directory, see README.md) and a record
-of their hashes, by which damage is noticed.
+of their hashes, to detect damage.
 """
 
 import json
@@ -46,7 +46,7 @@ def prepare(package, progress):
         found = GuestKernel(directory)
         if found.is_intact():
             return found
-        progress.note(f"{directory} is damaged: making it again")
+        progress.note(f"{directory} is damaged: building it again")
     except FileNotFoundError:
         pass
     # A fixed name: what an interrupted build left is removed.

@@ -23,7 +23,7 @@ _BROKEN_KERNELS = {
 
 
 class InputError(Exception):
-    """An input of the image is missing or unusable; the message says what to do."""
+    """An input of the image is missing or unusable; the message names the remedy."""
 
 
 @dataclasses.dataclass
@@ -36,13 +36,23 @@ class Input:
 
 def gather(refresh):
     """Kernel package, busybox and crun; from the cache unless damaged, or refresh is set."""
-    meta = _fetch("scripts/fetch-deb", refresh, _KERNEL_META, SUITE)
+    meta, kernel = kernel_of(SUITE, refresh)
     return {
         "newest": meta,  # listed in the manifest, so that a newer one is noticed
-        "kernel": _fetch("scripts/fetch-deb", refresh, _kernel_package(meta), SUITE),
-        "busybox": _fetch("scripts/fetch-deb", refresh, "busybox-static", SUITE),
+        "kernel": kernel,
+        "busybox": fetch("busybox-static", SUITE, refresh),
         "crun": _fetch("image/build-crun", refresh),
     }
+
+
+def fetch(package, suite=SUITE, refresh=False):
+    return _fetch("scripts/fetch-deb", refresh, package, suite)
+
+
+def kernel_of(suite, refresh=False):
+    """A suite's kernel: the package that names the newest, and the kernel's own."""
+    meta = fetch(_KERNEL_META, suite, refresh)
+    return meta, fetch(_kernel_package(meta), suite, refresh)
 
 
 def unpack(package, directory):
@@ -98,7 +108,7 @@ def check_program(path, role):
         raise InputError(f"{role} {path} is not an x86-64 program")
     headers = subprocess.run(["readelf", "-lW", path], check=True, capture_output=True, text=True)
     if re.search(r"^\s+INTERP\s", headers.stdout, re.MULTILINE):
-        raise InputError(f"{role} {path} is linked dynamically, and the guest has no C library; "
+        raise InputError(f"{role} {path} is linked dynamically, but the guest has no C library; "
                          "link it with -static")
     return data
 

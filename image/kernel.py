@@ -1,8 +1,8 @@
 """Makes a vmlinux for PVH boot from a packaged kernel.
 
 QEMU starts an uncompressed ELF kernel directly (it looks for the Xen note PHYS32_ENTRY), which
-saves the guest from unpacking itself: seconds, under emulation. The ELF file is then written anew
-with what a loader needs, and no more: Debian's has 30 MB of zeros and symbols.
+saves the guest from unpacking itself: seconds, under emulation. The ELF file is then rewritten
+with only what a loader needs: Debian's has 30 MB of zeros and symbols.
 """
 
 import lzma
@@ -19,7 +19,7 @@ _NOTE = struct.Struct("<III")
 
 
 class KernelError(Exception):
-    """The kernel image is not what we know how to handle."""
+    """The kernel image has an unsupported format."""
 
 
 def extract(bzimage):
@@ -28,7 +28,7 @@ def extract(bzimage):
         raise KernelError("not a bzImage: the boot header is missing")
     version, = struct.unpack_from("<H", bzimage, 0x206)
     if version < 0x208:
-        raise KernelError(f"boot protocol {version:#x} is too old to say where the payload is")
+        raise KernelError(f"unsupported boot protocol {version:#x}: must be 2.08 or later")
     setup_sectors = bzimage[0x1F1] or 4
     offset, length = struct.unpack_from("<II", bzimage, 0x248)
     start = (setup_sectors + 1) * 512 + offset
@@ -49,7 +49,7 @@ def _decompress(payload):
     elif payload.startswith(b"\x1f\x8b"):
         unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
     else:
-        raise KernelError(f"unknown compression (starts with {payload[:4].hex()}); "
+        raise KernelError(f"unsupported compression (starts with {payload[:4].hex()}); "
                           "XZ and gzip are supported")
     try:
         return unpacker.decompress(payload)

@@ -10,7 +10,7 @@ import subprocess
 
 
 class ModuleError(Exception):
-    """A module is missing, or its dependencies cannot be worked out."""
+    """A module is missing, or its dependencies cannot be resolved."""
 
 
 def read_list(path):
@@ -112,6 +112,6 @@ def _write_lines(path, lines):
 
 
 def _run_depmod(root, release):
-    # In /sbin, which is not in everybody's PATH.
+    # In /sbin, which may not be in PATH.
     subprocess.run(["depmod", "-b", root, release], check=True,
                    env={"PATH": "/usr/sbin:/sbin:/usr/bin:/bin", "LC_ALL": "C"})

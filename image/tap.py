@@ -15,7 +15,7 @@ class Tap:
             print("\n".join("# " + line for line in detail.splitlines()))
 
     def require(self, good, name, detail=""):
-        """A check without which the rest makes no sense."""
+        """A check that all further checks depend on."""
         self.check(good, name, detail)
         if not good:
             sys.exit("Bail out! " + name)

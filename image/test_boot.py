@@ -34,7 +34,7 @@ def boot(image):
                               stderr=subprocess.STDOUT, timeout=BOOT_SECONDS)
         return done.stdout.decode(errors="replace")
     except subprocess.TimeoutExpired as error:
-        return (error.stdout or b"").decode(errors="replace") + "\n(no end within the time limit)"
+        return (error.stdout or b"").decode(errors="replace") + "\n(no power-off in time)"
 
 
 def main():
@@ -52,7 +52,7 @@ def main():
     results = dict(found)
     tail = "\n".join(console.splitlines()[-20:])
     tap.check("release" in results, "the kernel starts and runs /init", tail)
-    tap.check(results.get("finished") == "ok", "the guest comes to its end and powers off", tail)
+    tap.check(results.get("finished") == "ok", "the guest runs all probes and powers off", tail)
     for name in ("eth0", "autoload", "crun", "shell"):
         tap.check(results.get(name) == "ok", f"{name} works", results.get(name, "no result"))
     loaded = [name.removeprefix("module:") for name in results if name.startswith("module:")]

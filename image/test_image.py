@@ -1,5 +1,5 @@
 #!/usr/bin/python3 -B
-"""Tests of the image build: the same bytes for the same input, a true manifest, damage noticed.
+"""Tests of the image build: same input, same bytes; a correct manifest; damage is detected.
 
 Needs a filled cache to be quick: build an image first. TAP on standard output.
 """
@@ -66,7 +66,7 @@ def test_build(tap, work):
     made = build(first, gcs)
     after = os.stat(os.path.join(first, "initrd.cpio"))
     tap.check(made.stdout == "image: image is up to date\n" and before.st_ino == after.st_ino,
-              "a second build does nothing and says so", made.stdout)
+              "a second build does nothing and reports it", made.stdout)
 
     with open(os.path.join(second, "initrd.cpio"), "r+b") as initrd:
         initrd.seek(5000)
@@ -89,7 +89,7 @@ def test_contents(tap, image):
     tap.check(manifest["schema"] == 1 and all(
         file == {"sha256": inputs.sha256_of_file(os.path.join(image, name)),
                  "size": os.path.getsize(os.path.join(image, name))}
-        for name, file in manifest["files"].items()), "the manifest is true of the files")
+        for name, file in manifest["files"].items()), "the manifest matches the files")
 
     entries = read_cpio(os.path.join(image, "initrd.cpio"))
     listed = {entry["path"]: entry["size"] for entry in manifest["contents"]}
@@ -164,7 +164,7 @@ def test_documentation(tap):
     listed = subprocess.run([os.path.join(inputs.TOP, "scripts", "deps"), "--list"], text=True,
                             check=True, stdout=subprocess.PIPE).stdout
     packages = {line.split("|")[0].split(">=")[0].strip() for line in listed.splitlines()}
-    with open(os.path.join(inputs.TOP, "docs", "dependencies.md"), encoding="utf-8") as text:
+    with open(os.path.join(inputs.TOP, "docs/dependencies.md"), encoding="utf-8") as text:
         page = text.read()
     missing = sorted(name for name in packages if f"`{name}`" not in page)
     tap.check(not missing, "docs/dependencies.md names every package of scripts/deps",

@@ -36,11 +36,11 @@ static void serve_fiber(void *arg)
     struct serving *s = arg;
     struct ctx ctx = ctx_root(s->loop);
 
-    (void)agent_run(&ctx, &s->opts, &s->err); /* always fails; serve() tells */
+    (void)agent_run(&ctx, &s->opts, &s->err); /* always fails; serve() reports it */
     loop_stop(s->loop);
 }
 
-/* The kernel hands PID 1 every word that it does not know itself: those are not ours to refuse. */
+/* The kernel passes every word that it does not know to PID 1, so unknown words are ignored. */
 static int parse_words(char **words, struct agent_opts *opts, struct err *err)
 {
     if (bootargs_load(&opts->boot, err) < 0)
@@ -50,14 +50,16 @@ static int parse_words(char **words, struct agent_opts *opts, struct err *err)
             opts->stages = *++words;
         } else if (str_eq(*words, "-loglevel") && words[1]) {
             if (log_level_parse(*++words, &opts->boot.level) < 0)
-                return err_set(err, ERR_INVALID, "-loglevel %s: no such level", *words);
+                return err_set(
+                    err, ERR_INVALID,
+                    "invalid -loglevel %s: must be trace, debug, info, warn, error or off", *words);
         }
     }
     return 0;
 }
 
-/* What holds for the whole process and must be so before the first fiber: each keeps the signal
- * mask it was born with. */
+/* Sets up the whole process before the first fiber, because each fiber keeps the signal mask it
+ * starts with. */
 static void set_up_process(void)
 {
     sigset_t handled;
@@ -69,7 +71,7 @@ static void set_up_process(void)
     sigaddset(&handled, SIGTERM);
     sigaddset(&handled, SIGCHLD);
     sigprocmask(SIG_BLOCK, &handled, NULL);
-    /* Memory of a burst of requests goes back to the VM. */
+    /* Returns the memory of a burst of requests to the VM. */
     mallopt(M_ARENA_MAX, 1);
     mallopt(M_TRIM_THRESHOLD, 32 * 1024);
     mallopt(M_MMAP_THRESHOLD, 64 * 1024);

@@ -1,4 +1,4 @@
-/* lcow - the operator's tool. Here it gets its backend, nothing else. */
+/* lcow - the operator's tool. This file only selects its backend. */
 #include "base/str.h"
 #include "host/bridge/bridge.h"
 #include "host/service/service.h"

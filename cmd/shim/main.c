@@ -1,4 +1,4 @@
-/* containerd-shim-lcow-v2 - the shim. Here it gets its backend, nothing else. */
+/* containerd-shim-lcow-v2 - the shim. This file only selects its backend. */
 #include "host/bridge/bridge.h"
 #include "host/shim/shim.h"
 #include "host/vmm/qemu/qemu.h"

@@ -1,12 +1,11 @@
 # shellcheck shell=bash
 # apt.sh - Debian packages through apt, without touching the machine's apt configuration.
 #
-# A *world* is a directory below $LCOW_CACHE/apt with a source list, package lists, pins and
-# downloads of our own. Its mirror is the machine's: apt is asked which URIs it would use, so
-# that both of its configuration formats keep working, and of those the first one is taken that
-# Debian's archive key vouches for. Third-party sources, which may be unreachable, play no part;
-# proxies and credentials are the machine's. What is downloaded is verified by apt: signature of
-# the suite, then hash of the file.
+# A *world* is a directory in $LCOW_CACHE/apt with its own source list, package lists, pins and
+# downloads. It uses the machine's mirror: apt prints its URIs, so that both of its configuration
+# formats work, and the first URI that Debian's archive key has signed is used. Third-party sources,
+# which may be unreachable, are ignored. Proxies and credentials are the machine's. apt verifies
+# downloads: the signature of the suite, then the hash of the file.
 #
 # $LCOW_MIRROR and $LCOW_SECURITY_MIRROR override the mirror.
 
@@ -69,8 +68,8 @@ apt_update() {
     return 1
 }
 
-# apt_is_recent WORLD: its lists were loaded within the last ten minutes. A download that fails all the
-# same takes that back with apt_distrust.
+# apt_is_recent WORLD: its lists were loaded within the last ten minutes. If a download
+# fails anyway, call apt_distrust.
 apt_is_recent() { [ -n "$(find "$LCOW_CACHE/apt/$1/updated" -mmin -10 2>/dev/null)" ]; }
 apt_distrust() { rm -f "$LCOW_CACHE/apt/$1/updated"; }
 

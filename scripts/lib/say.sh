@@ -1,16 +1,16 @@
 # shellcheck shell=bash
 # say.sh - progress and errors of the project's shell scripts. Source it; set $SAY_NAME first.
 #
-# A phase is one line: what is being done, then how long it took. Whatever the commands of a
-# phase print goes to a log file; when the phase fails, its end is shown, and before that the lines
-# that speak of an error: a parallel make says them long before it ends.
+# A phase prints one line: its name and its duration. The output of its commands is written to a log
+# file. If the phase fails, the end of the log is shown, and before that its lines with errors, which
+# a parallel make prints long before it ends.
 
-# Whatever the caller has: QEMU in its jail reads what is built here, and is not root.
+# Independent of the caller's umask: QEMU, which is not root, must be able to read what is built here.
 umask 022
 
 say() { printf '%s: %s\n' "$SAY_NAME" "$*"; }
 
-# say_fail MESSAGE [WHAT-TO-DO-NEXT]: ends the script.
+# say_fail MESSAGE [WHAT-TO-DO-NEXT]: exits the script.
 say_fail() {
     printf '%s: error: %s\n' "$SAY_NAME" "$1" >&2
     [ $# -lt 2 ] || printf '%s: try:   %s\n' "$SAY_NAME" "$2" >&2
@@ -32,14 +32,14 @@ say_phase() {
 }
 
 # say_retry COMMAND...: a step that needs the network; within a phase. A mirror that is being updated,
-# or that does not answer, is no defect of ours: after a pause once more, and again after a longer one.
+# or that does not answer, is not an error: retries after a pause, and again after a longer one.
 SAY_PAUSES=${SAY_PAUSES:-5 30}
 say_retry() {
     local pause
     for pause in $SAY_PAUSES; do
         ! "$@" || return 0
-        say "no success; once more in $pause s"
-        say "no success; once more in $pause s" >&8 # where the phase was called from
+        say "failed; retrying in $pause s"
+        say "failed; retrying in $pause s" >&8 # where the phase was called from
         sleep "$pause"
     done
     "$@"

@@ -1,7 +1,7 @@
 #include "base/bucket.h"
 #include "base/clock.h"
 
-/* The time in which n comes in. Split, so that n of any size does not overflow. */
+/* The time that the rate needs for n. Split into parts, so that no n overflows. */
 static uint64_t time_of(const struct bucket *b, uint64_t n)
 {
     return n / b->per_s * NS_PER_S + n % b->per_s * NS_PER_S / b->per_s;

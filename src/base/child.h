@@ -11,8 +11,8 @@ struct ctx;
 struct err;
 struct loop;
 
-/* Above every fd number that a child may ask for. Of our fds only those at or above it are the same
- * in the child's setup: the others may have been replaced by named ones. */
+/* Above every fd number that a child may ask for. In the child's setup only the parent's fds at or
+ * above it are unchanged: named fds may have replaced the others. */
 #define CHILD_SAFE_FD 256
 
 struct child_fd {
@@ -25,7 +25,7 @@ struct child_opts {
     int exec_fd;      /* > 0: fexecve this fd instead of path */
     const char *const *argv;
     const char *const *envp; /* NULL: only PATH */
-    const char *cwd;         /* NULL: ours */
+    const char *cwd;         /* NULL: the parent's */
     /* 0, 1, 2 that are not named become /dev/null; everything else is closed. */
     const struct child_fd *fds;
     size_t n_fds;
@@ -37,14 +37,14 @@ struct child_opts {
      * A failure (-1 with *err) ends the child and reaches child_spawn's caller. */
     int (*setup)(void *arg, struct err *err);
     void *setup_arg;
-    /* Tells the pid before setup and exec run: the place to write it down (the ledger). A
-     * failure ends the child. May be NULL. */
+    /* Called with the pid before setup and exec run, to record it (the ledger). A failure ends the
+     * child. May be NULL. */
     int (*on_pid)(void *arg, pid_t pid, struct err *err);
     void *on_pid_arg;
 };
 
 /* A program's path; a name without a slash is looked for in the absolute directories of PATH.
- * Caller frees. NULL: there is none that can be executed; of a path, errno says why. */
+ * Caller frees. NULL: there is no executable program; for a path, errno is the reason. */
 char *child_find(const char *name);
 /* Waits until exec has happened or failed (ERR_NOT_FOUND, ERR_PERMISSION … naming the program).
  * Caller frees with child_free(). */
@@ -61,7 +61,8 @@ int child_kill(struct child *c, int signo);
  * kernel does not let die yet is reaped by the loop when it ends. */
 void child_free(struct child *c);
 AUTO_DEFINE(struct child *, child_free);
-/* Lets go of it without ending it: a daemon that outlives us. Nobody may be waiting for it. */
+/* Frees the object without killing the child: for a daemon that outlives its parent. No fiber may
+ * be waiting for it. */
 void child_leave(struct child *c);
 
 /* Of any process: its start time in clock ticks since boot (field 22 of /proc/PID/stat), which

@@ -1,5 +1,5 @@
-/* child_linux.c - clone3, a sync socket, pidfd. The child tells us of a failure before exec as a
- * struct err through that socket; a successful exec closes it. */
+/* child_linux.c - clone3, a sync socket, pidfd. The child reports a failure before exec as a struct
+ * err through that socket; a successful exec closes it. */
 #include "base/child.h"
 #include "base/fd.h"
 #include "base/loop_priv.h"
@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #define CHILD_FDS_MAX 64
-#define REAP_MS 50 /* the loop stands still for so long at most */
+#define REAP_MS 50 /* the loop blocks at most this long */
 
 struct child {
     struct loop *loop;
@@ -63,14 +63,14 @@ static void reset_signals(void)
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
-/* First out of the way, then into place: targets may be somebody else's source. */
+/* Moves all fds up first, then into place: a target may be another entry's source. */
 static int put_fds(struct launch *l, struct err *err)
 {
     const struct child_opts *o = l->opts;
     int high[CHILD_FDS_MAX], *const ours[] = { &l->sync, &l->parent_pidfd, &l->null_fd };
     bool named[3] = { false };
 
-    /* Our own must not lie where a named one is going to. */
+    /* The sync socket must not be at the target of a named fd. */
     for (size_t i = 0; i < ARRAY_LEN(ours); i++) {
         int moved = fcntl(*ours[i], F_DUPFD_CLOEXEC, CHILD_SAFE_FD);
         if (moved < 0)
@@ -103,7 +103,7 @@ static int die_with_parent(const struct launch *l, struct err *err)
         return err_sys(err, errno, "PR_SET_PDEATHSIG");
     /* getppid() is 0 across a pid namespace: ask the pidfd whether we came too late. */
     if (poll(&p, 1, 0) != 0)
-        return err_set(err, ERR_UNAVAILABLE, "the parent is gone");
+        return err_set(err, ERR_UNAVAILABLE, "the parent has exited");
     return 0;
 }
 
@@ -112,7 +112,8 @@ static int child_prepare(struct launch *l, struct err *err)
     const struct child_opts *o = l->opts;
     char go;
 
-    /* Our copy of the parent's end would hide that the parent died before it let us go. */
+    /* An open copy of the parent's end would hide that the parent died before it released the
+     * child. */
     close(l->parent_sync);
     if (read(l->sync, &go, 1) != 1)
         return err_set(err, ERR_CANCELLED, "the parent gave up");
@@ -187,8 +188,9 @@ static void child_ended(struct source *s, uint32_t events)
     (void)events;
     if (waitid(P_PIDFD, (id_t)c->pidfd, &info, WEXITED | WNOHANG) < 0) {
         if (errno == EINTR)
-            return;                                          /* the pidfd stays ready */
-        info.si_code = CLD_KILLED, info.si_status = SIGKILL; /* reaped by nobody else: cannot be */
+            return; /* the pidfd stays ready */
+        info.si_code = CLD_KILLED,
+        info.si_status = SIGKILL; /* cannot happen: nothing else reaps the child */
     } else if (info.si_pid == 0) {
         return;
     }
@@ -232,12 +234,12 @@ static int check_opts(const struct child_opts *o, struct err *err)
     if (!o->argv || !o->argv[0])
         return err_set(err, ERR_INVALID, "no command given");
     if (o->n_fds > CHILD_FDS_MAX)
-        return err_set(err, ERR_INVALID, "%zu fds for a child, at most %d", o->n_fds,
+        return err_set(err, ERR_INVALID, "too many fds for a child: %zu, at most %d", o->n_fds,
                        CHILD_FDS_MAX);
     for (size_t i = 0; i < o->n_fds; i++)
         if (o->fds[i].to < 0 || o->fds[i].to >= CHILD_SAFE_FD)
-            return err_set(err, ERR_INVALID, "fd number %d for a child, at most %d", o->fds[i].to,
-                           CHILD_SAFE_FD - 1);
+            return err_set(err, ERR_INVALID, "invalid fd number %d for a child: at most %d",
+                           o->fds[i].to, CHILD_SAFE_FD - 1);
     return 0;
 }
 
@@ -287,7 +289,7 @@ int child_spawn(struct ctx *ctx, const struct child_opts *o, struct child **ret,
     if (!c || await_exec(ctx, o, c, ours, err) < 0)
         return -1;
     r = source_add(c->loop, &c->source, c->pidfd, EPOLLIN, child_ended);
-    if (r < 0) /* its end would never be told */
+    if (r < 0) /* the exit would never be reported */
         return err_sys(err, -r, "watch %s", o->argv[0]);
     *ret = TAKE_PTR(c);
     return 0;
@@ -369,7 +371,7 @@ static void orphan_leave(struct loop *loop, int pidfd)
     *o = (struct orphan){ .loop = loop, .pidfd = pidfd };
     list_append(&loop->orphans, &o->node);
     if (source_add(loop, &o->source, pidfd, EPOLLIN, orphan_ended) < 0)
-        orphan_free(o); /* stays a zombie until we end; init reaps it then */
+        orphan_free(o); /* stays a zombie until this process exits; then init reaps it */
 }
 
 void child_free(struct child *c)
@@ -379,7 +381,8 @@ void child_free(struct child *c)
     source_remove(c->loop, &c->source);
     if (!c->done.set) {
         (void)pidfd_send_signal(c->pidfd, SIGKILL, NULL, 0);
-        /* A process in an uninterruptible call (a dead file system) ends when the call does. */
+        /* A process in an uninterruptible call (a dead file system) exits only when the call
+         * returns. */
         if (!reap(c->pidfd, REAP_MS))
             orphan_leave(c->loop, TAKE_FD(c->pidfd));
     }

@@ -38,7 +38,7 @@ static int run_sh(struct ctx *ctx, const char *script, int *ret_status, struct e
     return run(ctx, &(struct child_opts){ .argv = argv }, ret_status, err);
 }
 
-TEST_FIBER(exit_code_and_signal_are_told_apart)
+TEST_FIBER(exit_code_and_signal_are_distinguished)
 {
     struct err err = ERR_INIT;
     int status;
@@ -179,7 +179,7 @@ static int refuse_pid(void *arg, pid_t pid, struct err *err)
     return err_set(err, ERR_EXHAUSTED, "ledger is full");
 }
 
-TEST_FIBER(who_cannot_be_written_down_does_not_run)
+TEST_FIBER(a_child_that_cannot_be_recorded_does_not_run)
 {
     TEMPDIR(p);
     const char *mark = tempdir_path(&p, "mark");
@@ -195,7 +195,7 @@ TEST_FIBER(who_cannot_be_written_down_does_not_run)
     ASSERT_EQ(access(mark, F_OK), -1);
 }
 
-TEST_FIBER(many_fibers_may_wait_and_a_kill_after_the_end_hits_nobody)
+TEST_FIBER(many_fibers_may_wait_and_a_kill_after_the_exit_hits_no_process)
 {
     const char *argv[] = { "sleep", "1000", NULL };
     AUTO(child_free) struct child *c = NULL;
@@ -283,7 +283,7 @@ TEST_FIBER(a_child_dies_with_us)
 
     int status;
 
-    ASSERT_EQ(waitpid(grandchild, &status, 0), grandchild); /* blocks for ever if it lives on */
+    ASSERT_EQ(waitpid(grandchild, &status, 0), grandchild); /* blocks without end if it lives on */
     ASSERT(WIFSIGNALED(status));
     prctl(PR_SET_CHILD_SUBREAPER, 0);
     close(p[0]);
@@ -310,7 +310,7 @@ static void dies_in_the_middle(void *arg)
         &c, &err);
 }
 
-/* Between clone and exec nobody has written the child down yet: it must end by itself. */
+/* Between clone and exec the child is not recorded yet, so it must exit by itself. */
 TEST_FIBER(a_child_whose_parent_dies_before_its_exec_ends)
 {
     int p[2], status = 0;
@@ -396,7 +396,7 @@ static int allow_ptrace(void *arg, struct err *err)
     return 0;
 }
 
-TEST_FIBER(a_child_that_does_not_end_holds_up_nobody_and_is_reaped_when_it_does)
+TEST_FIBER(a_child_that_does_not_exit_blocks_no_fiber_and_is_reaped_when_it_does)
 {
     const char *argv[] = { "sleep", "600", NULL };
     struct child_opts o = { .argv = argv, .setup = allow_ptrace };

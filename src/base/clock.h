@@ -10,7 +10,7 @@
 
 uint64_t clock_mono(void); /* CLOCK_MONOTONIC */
 uint64_t clock_wall(void); /* CLOCK_REALTIME, since 1970 */
-/* CLOCK_MONOTONIC_RAW: at the rate the kernel found at boot, which nobody adjusts. */
+/* CLOCK_MONOTONIC_RAW: at the rate the kernel found at boot, which NTP does not adjust. */
 uint64_t clock_raw(void);
 
 /* RFC 3339 in UTC with nanoseconds, as the log stream wants it. */

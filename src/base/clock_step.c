@@ -7,7 +7,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-/* A moment that does not come: only a set clock ends the wait. */
+/* A time that is never reached: only a set clock ends the wait. */
 static int arm(int fd)
 {
     const struct itimerspec never = { .it_value.tv_sec = INT64_C(1) << 33 };
@@ -38,6 +38,7 @@ int clock_step_wait(struct ctx *ctx, int fd, struct err *err)
         if (read(fd, &times, sizeof(times)) < 0 && errno == ECANCELED)
             break;
     }
-    /* ECANCELED takes the news; the timer goes on, but a full stop is cheap to rule out. */
+    /* The read with ECANCELED consumes the event. The timer would stay armed; arming it again is
+     * cheap. */
     return arm(fd) < 0 ? err_sys(err, errno, "watch the wall clock") : 0;
 }

@@ -1,5 +1,4 @@
-/* clock_step.h - tells that the host's wall clock was set, by somebody or because the machine woke
- * up, as opposed to having just gone on. */
+/* clock_step.h - detects that the host's wall clock was set, by a program or after suspend. */
 #pragma once
 
 struct ctx;

@@ -10,7 +10,7 @@
 #include <sys/timex.h>
 #include <time.h>
 
-/* By a microsecond, there and back. Only where somebody says that this is fine. */
+/* Sets the clock by a microsecond, there and back. Only if the environment allows it. */
 static void set_clock(bool back)
 {
     struct timex t = { .modes = ADJ_SETOFFSET };
@@ -23,7 +23,7 @@ static void set_clock(bool back)
         tap_skip("the clock may not be set: %s", strerror(errno));
 }
 
-TEST_FIBER(time_that_goes_by_is_no_step)
+TEST_FIBER(passing_time_is_not_a_step)
 {
     struct err err = ERR_INIT;
     struct ctx little = ctx_with_timeout(ctx, 20 * NS_PER_MS);
@@ -33,7 +33,7 @@ TEST_FIBER(time_that_goes_by_is_no_step)
     ASSERT_FAIL(clock_step_wait(&little, fd, &err), err, ERR_DEADLINE);
 }
 
-TEST_FIBER(each_setting_of_the_clock_is_told)
+TEST_FIBER(each_setting_of_the_clock_is_reported)
 {
     struct err err = ERR_INIT;
     AUTO_FD int fd = clock_step_open(&err);

@@ -15,14 +15,14 @@
 #define NAME_MAX_BYTES 40
 #define FRAMES_MAX 48
 #define TEXT_BYTES 3072
-#define HANG_S 5 /* a backtrace that takes longer is given up, by SIGALRM */
+#define HANG_S 5 /* SIGALRM ends a backtrace that takes longer */
 
 struct module {
     uintptr_t base, start, end; /* base: of the whole file */
     char name[NAME_MAX_BYTES];
 };
 
-/* All static, since the heap may be what is broken. Untouched pages cost nothing. */
+/* All static, because the heap may be corrupt. Untouched pages cost nothing. */
 static struct {
     int fd;
     const struct loop *loop;
@@ -76,7 +76,7 @@ static bool follows_call(const unsigned char *at) /* BL or BLR */
     return (before & 0xfc000000u) == 0x94000000u || (before & 0xfffffc1fu) == 0xd63f0000u;
 }
 #else
-#error "a backtrace for this processor is missing: two functions"
+#error "unsupported processor: add registers() and follows_call() for it"
 #endif
 
 /* A line of /proc/self/maps: "start-end r-xp offset dev inode path". */
@@ -198,8 +198,9 @@ static void on_crash(int signo, siginfo_t *info, void *context)
                                     F_STR("fiber", f ? f->name : ""),
                                     F_STR("version", LCOW_VERSION),
                                     F_STR("backtrace", crash.text),
+                                    F_REASON(REASON_SHIM_CRASHED),
                                     {} });
-    /* Its usual effect is in place again (SA_RESETHAND), and comes when we return. */
+    /* The default action is restored (SA_RESETHAND) and takes effect on return. */
     (void)raise(signo);
 }
 
@@ -214,7 +215,7 @@ void crash_install(int fd, const struct loop *loop)
 
     crash.fd = fd;
     crash.loop = loop;
-    /* A fiber's stack may be what has overflowed. */
+    /* The fiber's stack may have overflowed, so the handler has its own. */
     if (__asan_init || sigaltstack(&stack, NULL) < 0)
         return;
     sigemptyset(&action.sa_mask);

@@ -101,7 +101,7 @@ static void wild(void *arg)
     kill(getpid(), SIGFPE);
 }
 
-TEST(a_signal_that_somebody_sends_is_logged_as_a_fault)
+TEST(a_signal_from_another_process_is_logged_as_a_fault)
 {
     AUTO_FREE char *line = NULL;
 

@@ -24,7 +24,7 @@ struct cancel {
 void cancel_init(struct cancel *c, struct cancel *parent);
 /* Wakes all waiters of c and of its children. Repeatable; the first call wins. Never waits. */
 void cancel_fire(struct cancel *c, enum err_code code, const char *why);
-/* Nobody may wait with it any more. */
+/* No fiber may still wait with it. */
 void cancel_release(struct cancel *c);
 
 struct ctx {
@@ -45,7 +45,7 @@ struct ctx ctx_limited(struct loop *loop, uint64_t ns);
 /* The sooner of the parent's deadline and now + ns. */
 struct ctx ctx_with_timeout(const struct ctx *parent, uint64_t ns);
 struct ctx ctx_with_cancel(const struct ctx *parent, struct cancel *cancel);
-/* Borrows both strings. Keys as in conventions.md §5: "sandbox-id", "cid", "pid" … */
+/* Borrows both strings. Keys as in docs/conventions.md §5: "sandbox-id", "cid", "pid" … */
 struct ctx ctx_with_id(const struct ctx *parent, const char *key, const char *value);
 /* 0, or -1 with ERR_DEADLINE or the cancel's code: for loops that do not wait. */
 int ctx_check(const struct ctx *ctx, struct err *err);

@@ -34,20 +34,35 @@ int err_set(struct err *err, enum err_code code, const char *fmt, ...)
     va_end(ap);
     err->code = code;
     err->sys = 0;
+    err->reason = REASON_NONE;
+    return -1;
+}
+
+int err_because(struct err *err, enum reason reason, enum err_code code, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    compose(err, NULL, fmt, ap);
+    va_end(ap);
+    err->code = code;
+    err->sys = 0;
+    err->reason = reason;
     return -1;
 }
 
 int err_sys(struct err *err, int errnum, const char *fmt, ...)
 {
-    char reason[64];
+    char text[64];
     va_list ap;
 
     errnum = abs(errnum); /* leaf code returns -errno; either sign means the same here */
     va_start(ap, fmt);
-    compose(err, strerror_r(errnum, reason, sizeof(reason)), fmt, ap);
+    compose(err, strerror_r(errnum, text, sizeof(text)), fmt, ap);
     va_end(ap);
     err->code = err_code_from_errno(errnum);
     err->sys = errnum;
+    err->reason = reason_from_errno(errnum);
     return -1;
 }
 
@@ -59,6 +74,36 @@ int err_wrap(struct err *err, const char *fmt, ...)
     compose(err, err->msg, fmt, ap);
     va_end(ap);
     return -1;
+}
+
+int err_blame(struct err *err, enum reason reason)
+{
+    if (err->reason == REASON_NONE)
+        err->reason = reason;
+    return -1;
+}
+
+int err_wrap_because(struct err *err, enum reason reason, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    compose(err, err->msg, fmt, ap);
+    va_end(ap);
+    return err_blame(err, reason);
+}
+
+enum reason err_reason(const struct err *err)
+{
+    static const enum reason by_code[ERR_COUNT] = {
+        [ERR_DEADLINE] = REASON_TIMED_OUT,
+        [ERR_CANCELLED] = REASON_CANCELLED,
+        [ERR_UNAVAILABLE] = REASON_UNAVAILABLE,
+    };
+
+    if (err->reason == REASON_NONE && (unsigned)err->code < ERR_COUNT)
+        return by_code[err->code];
+    return err->reason;
 }
 
 void err_clear(struct err *err)

@@ -10,12 +10,41 @@ TEST(the_struct_fits_into_512_bytes)
 
 TEST(set_fills_all_of_it_and_returns_minus_one)
 {
-    struct err e = { ERR_UNKNOWN, 5, "old" };
+    struct err e = { ERR_UNKNOWN, 5, "old", REASON_DISK_FULL };
 
     ASSERT_EQ(err_set(&e, ERR_NOT_FOUND, "pod %s", "x"), -1);
     ASSERT_EQ(e.code, ERR_NOT_FOUND);
     ASSERT_EQ(e.sys, 0);
+    ASSERT_EQ(e.reason, REASON_NONE);
     ASSERT_STR(e.msg, "pod x");
+}
+
+TEST(the_innermost_reason_is_kept_when_an_error_is_wrapped)
+{
+    struct err e = ERR_INIT;
+
+    ASSERT_EQ(err_because(&e, REASON_NO_KVM, ERR_STATE, "no %s", "kvm"), -1);
+    ASSERT_EQ(err_wrap(&e, "create the VM"), -1);
+    ASSERT_EQ(err_blame(&e, REASON_BOOT_PREPARE), -1);
+    ASSERT_EQ(e.code, ERR_STATE);
+    ASSERT_EQ(err_reason(&e), REASON_NO_KVM);
+    ASSERT_STR(e.msg, "create the VM: no kvm");
+
+    err_set(&e, ERR_DEADLINE, "deadline exceeded");
+    ASSERT_EQ(err_reason(&e), REASON_TIMED_OUT); /* told by the code, so a caller may know more */
+    ASSERT_EQ(err_wrap_because(&e, REASON_BOOT_KERNEL, "boot stopped at %s", "x"), -1);
+    ASSERT_STR(e.msg, "boot stopped at x: deadline exceeded");
+    ASSERT_EQ(err_reason(&e), REASON_BOOT_KERNEL);
+}
+
+TEST(an_errno_brings_its_reason)
+{
+    struct err e = ERR_INIT;
+
+    err_sys(&e, -ENOSPC, "write");
+    ASSERT_EQ(err_reason(&e), REASON_DISK_FULL);
+    err_sys(&e, ENOENT, "open");
+    ASSERT_EQ(err_reason(&e), REASON_NONE);
 }
 
 TEST(set_may_quote_its_own_message)

@@ -2,6 +2,6 @@
 #pragma once
 
 #define EXIT_NOT_STARTED 1u
-#define EXIT_LOST 255u /* nobody knows how it would have ended; also the largest */
+#define EXIT_LOST 255u /* the exit status is unknown; also the largest code */
 #define EXIT_BY_SIGNAL(n) (128u + (n))
 #define EXIT_KILLED EXIT_BY_SIGNAL(9u)

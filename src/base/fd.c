@@ -107,7 +107,7 @@ int fd_recv(int sock)
     char ignored[64];
     struct iovec iov = { ignored, sizeof(ignored) };
     union fd_control control = { 0 };
-    /* Room for one: of more the kernel closes the others, and says so. */
+    /* Room for one fd: the kernel closes further ones and sets MSG_CTRUNC. */
     struct msghdr msg = { .msg_iov = &iov,
                           .msg_iovlen = 1,
                           .msg_control = &control,
@@ -238,7 +238,7 @@ int file_replace(const char *path, const void *data, size_t len, mode_t mode)
     if (r == 0 && rename(tmp, path) < 0)
         r = -errno;
     if (r < 0) {
-        (void)unlink(tmp); /* the first error is the one to tell */
+        (void)unlink(tmp); /* the first error is reported */
         return r;
     }
     /* Without this the new name may be lost in a crash although the content is safe. */

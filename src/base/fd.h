@@ -20,16 +20,16 @@ void fd_close_auto(int *fd);
         take_fd_;                                                                                  \
     })
 
-/* Of a client's file: close() waits for its server, for ever if that is a dead NFS, and the last
- * one of a detached tree unmounts it. Another thread does it. The caller waits 20 ms at most, so
- * that the file is closed on return if its server answers; else it is closed when it does. */
+/* For a client's file: close() waits for the file's server, without limit for a dead NFS, and the
+ * last close of a detached tree unmounts it. Another thread closes it. The caller waits 20 ms at
+ * most, so a file whose server answers is closed on return, any other file later. */
 void fd_close_later(int fd); /* -1 is fine; keeps errno */
 void fd_close_later_auto(int *fd);
 #define AUTO_FD_LATER __attribute__((cleanup(fd_close_later_auto)))
 /* Threads that still wait for a close(). */
 unsigned fd_closing(void);
-/* For the end of a process in which some still do, or might: the kernel closes the rest only after
- * those. Closes sockets, pipes and files below dir, from 3 on. */
+/* For the exit of a process that has or may have such threads: the kernel closes the other fds only
+ * after them. Closes sockets, pipes and files below dir, from 3 on. */
 void fd_close_ours(const char *dir);
 
 int fd_nonblock(int fd);
@@ -38,7 +38,7 @@ int fd_ready_now(int fd, short events);
 /* Writes or reads all of it on a blocking fd. fd_read_full: bytes read, less only at EOF. */
 int fd_write_full(int fd, const void *data, size_t len);
 ssize_t fd_read_full(int fd, void *data, size_t len);
-/* A blank with a descriptor. */
+/* Sends one byte with a descriptor. */
 int fd_send(int sock, int fd);
 /* The descriptor that comes with the next message, CLOEXEC; caller closes. -ENOMSG: it has none;
  * -EMSGSIZE: more than one. */
@@ -48,7 +48,7 @@ int fd_recv(int sock);
 int file_read_all(const char *path, size_t max, char **ret_text, size_t *ret_len);
 /* The same with an error: "read PATH: …". */
 int file_load(const char *path, size_t max, char **ret_text, struct err *err);
-/* The same for those who do not care why not: NULL. Caller frees. */
+/* The same without a reason: NULL on failure. Caller frees. */
 char *file_text(size_t max, const char *path_fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Plain write: O_WRONLY|O_CREAT|O_TRUNC. */
 int file_write(const char *path, const void *data, size_t len, mode_t mode);

@@ -1,6 +1,6 @@
 /* fd_later.c - close() beside the loop. A thread per close, joined if the close is done at once (as
- * nearly all are), so that whoever unmounts next finds the file closed. One that hangs keeps its
- * thread. The queue is for those that come when all threads hang. */
+ * nearly all are), so that the file is closed before a following unmount. A close that hangs keeps
+ * its thread. The queue holds closes that arrive while all threads hang. */
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/str.h"
@@ -15,7 +15,7 @@
 
 #define THREADS_MAX 64
 #define AT_ONCE_NS (20 * NS_PER_MS)
-#define PATIENCE_NS (1 * NS_PER_S) /* after one that hangs the caller waits for none so long */
+#define PATIENCE_NS (1 * NS_PER_S) /* no caller waits for this long after a hang */
 
 /* Process-wide, as the descriptors are. */
 static struct {
@@ -23,7 +23,7 @@ static struct {
     int *fds; /* to be closed */
     size_t n, cap;
     unsigned threads;
-    _Atomic uint64_t hung_ns; /* when a caller last waited in vain */
+    _Atomic uint64_t hung_ns; /* when a caller's wait last timed out */
 } later = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 /* -1 if there is none. Called with the lock. */
@@ -73,8 +73,8 @@ void fd_close_later(int fd)
     bool more = later.threads < THREADS_MAX;
 
     if (more && thread_start(&thread, THREAD_STACK_BYTES, close_main, NULL) < 0) {
-        /* Without a thread the file system is trusted to answer: a descriptor that stays open would
-         * be certain to keep a client's file system busy. */
+        /* Without a thread the caller closes: this may block, but an open descriptor would surely
+         * keep the client's file system busy. */
         more = false;
         fd = later.threads == 0 ? next() : -1;
     } else {

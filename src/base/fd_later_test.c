@@ -1,4 +1,4 @@
-/* fd_later_test.c - a close that waits for somebody holds up nobody. It really waits: a TCP socket
+/* fd_later_test.c - a close that blocks delays no other code. It really blocks: a TCP socket
  * with SO_LINGER whose peer does not read. */
 #include "base/clock.h"
 #include "base/fd.h"
@@ -151,7 +151,7 @@ static void close_ours(void *arg)
     }
 }
 
-TEST(at_the_end_ours_are_closed_and_clients_files_left)
+TEST(at_the_end_own_files_are_closed_and_clients_files_are_left)
 {
     TEMPDIR(p);
 

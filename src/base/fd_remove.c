@@ -62,8 +62,8 @@ static int enter(struct remove *w, const char *name)
     return 0;
 }
 
-/* Back to the directory above, if it is still the one we came from. Its next pass removes the empty
- * one. */
+/* Returns to the parent directory, if it is still the same one. Its next pass removes the empty
+ * child. */
 static int leave(struct remove *w)
 {
     AUTO_FD int up = openat(w->fd, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -72,7 +72,7 @@ static int leave(struct remove *w)
     if (up < 0 || fstat(up, &st) < 0)
         return -errno;
     if (st.st_dev != w->dev || st.st_ino != w->levels[w->n - 2])
-        return -ESTALE; /* somebody moved the directory away under us */
+        return -ESTALE; /* the directory was moved meanwhile */
     w->n--;
     fd_close(w->fd);
     w->fd = TAKE_FD(up);
@@ -181,7 +181,7 @@ static int remove_tree(const char *path, bool marked)
 
     if (r == 0) {
         if (marked)
-            (void)unmark(w.fd); /* if it cannot, its removal fails and says so */
+            (void)unmark(w.fd); /* on failure the removal fails and reports it */
         w.entries = mem_alloc(REMOVE_BUFFER);
         r = remove_content(&w);
     }

@@ -171,7 +171,7 @@ static void mark(struct tempdir *p, const char *name, int flag)
     tap_skip("files cannot be marked here");
 }
 
-TEST(remove_takes_what_is_marked_only_if_it_is_told_to)
+TEST(remove_takes_marked_files_only_with_its_flag)
 {
     TEMPDIR(p);
 
@@ -197,7 +197,7 @@ TEST(remove_takes_an_empty_directory_that_is_marked)
     ASSERT(!exists(tempdir_path(&p, "t/sub")));
 }
 
-TEST(remove_tells_a_directory_it_may_not_read)
+TEST(remove_reports_a_directory_it_may_not_read)
 {
     if (geteuid() == 0)
         tap_skip("root may read everything");

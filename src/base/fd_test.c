@@ -53,7 +53,7 @@ TEST(full_read_stops_at_the_end_only)
     ASSERT_EQ(fd_read_full(-1, buf, 8), -EBADF);
 }
 
-TEST(full_write_tells_a_broken_pipe)
+TEST(full_write_reports_a_broken_pipe)
 {
     AUTO_FD int b = -1;
     int p[2];
@@ -191,7 +191,7 @@ TEST(read_all_of_an_empty_file_is_an_empty_string)
     ASSERT_EQ(len, 0);
 }
 
-TEST(read_all_tells_why_not)
+TEST(read_all_reports_the_reason)
 {
     char *text = NULL;
 
@@ -288,7 +288,7 @@ TEST(dir_make_refuses_a_file_in_the_way)
     ASSERT_EQ(dir_make(tempdir_path(&p, "f/x"), 0700), -ENOTDIR);
 }
 
-TEST(readiness_is_told_without_waiting)
+TEST(readiness_is_reported_without_waiting)
 {
     int fds[2];
 

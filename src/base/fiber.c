@@ -15,8 +15,8 @@
 #endif
 #endif
 
-/* Wider than any frame: one page would be jumped over, into the neighbour's stack. Costs addresses
- * only. */
+/* Wider than any frame: a large frame could skip a single page and reach the neighbour's stack.
+ * Costs only address space. */
 #define GUARD_BYTES (64 * 1024)
 #ifdef FIBER_ASAN
 #include <sanitizer/asan_interface.h>
@@ -106,7 +106,7 @@ static void stack_unmap(struct loop *loop, void *map)
     bool reserve = loop->n_reserve < LOOP_RESERVE_STACKS;
 
     if (reserve || loop->n_spare < LOOP_SPARE_STACKS) {
-        /* Keep the top page, where every fiber lives; what a deep call once touched goes. */
+        /* Keeps the top page, which every fiber uses; releases those that a deep call touched. */
         madvise((char *)map + GUARD_BYTES, STACK_BYTES - 4096, MADV_DONTNEED);
         if (reserve)
             loop->reserve[loop->n_reserve++] = map;
@@ -142,7 +142,7 @@ static void fiber_main(unsigned hi, unsigned lo)
     abort();
 }
 
-/* Alone in a function, because getcontext may return twice for all the compiler knows. */
+/* A separate function, because the compiler must assume that getcontext returns twice. */
 static __attribute__((noinline)) void context_make(struct fiber *f)
 {
     uintptr_t self = (uintptr_t)f;
@@ -269,7 +269,7 @@ static int wait_on(struct ctx *ctx, struct waitq *q, uint64_t deadline, const ch
     struct waiter w = { .fiber = loop->current };
 
     if (!w.fiber) {
-        fprintf(stderr, "fiber: a wait (%s) outside any fiber\n", why);
+        fprintf(stderr, "bug: wait (%s) outside of a fiber\n", why);
         abort();
     }
     if (ctx_check(ctx, err) < 0)

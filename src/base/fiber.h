@@ -14,10 +14,10 @@ struct loop;
 
 #define FIBER_STACK_BYTES (64 * 1024) /* four times that under ASan */
 
-/* Starts fn(arg) as a fiber named by fmt (31 characters kept). It runs when the loop gets to it.
- * Nobody joins it: start it by fibers_go(), or give it a waitq to tell that it is done. If no
- * memory is left for its stack, it gets one of the reserve, which work that was admitted before
- * needs; aborts without. */
+/* Starts fn(arg) as a fiber named by fmt (31 characters kept). It runs when the loop reaches it. It
+ * cannot be joined: start it by fibers_go(), or give it a waitq to signal its end. If no memory is
+ * left for its stack, it gets one of the reserve, which is for work that was admitted before;
+ * aborts when the reserve is used up. */
 void fiber_go(struct loop *loop, void (*fn)(void *arg), void *arg, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 /* Whether the next fiber_go gets its stack without the reserve: ERR_EXHAUSTED if not. Asked before

@@ -248,7 +248,7 @@ static void hang(void *arg)
     wait_once(arg);
 }
 
-TEST(virtual_time_returns_at_once_when_nobody_can_wake_a_fiber)
+TEST(virtual_time_returns_at_once_when_nothing_can_wake_a_fiber)
 {
     struct loop *loop = loop_new(&(struct loop_opts){ .virtual_time = true });
     struct ctx ctx = ctx_root(loop);
@@ -397,8 +397,8 @@ static void ended(void *arg)
     ++*(int *)arg;
 }
 
-/* In a child. There is no memory for a stack: work from outside is refused, what is admitted goes
- * on with the reserve, and comes back to it. */
+/* In a child, without memory for a stack: new work is refused, admitted work uses the reserve and
+ * returns it. */
 static void run_without_memory(void *arg)
 {
     struct loop *loop = arg;
@@ -436,7 +436,7 @@ static void use_up_reserve(void *arg)
         fiber_go(loop, ended, &n, "one");
 }
 
-TEST(without_memory_for_a_stack_new_work_is_refused_and_the_old_goes_on)
+TEST(without_memory_for_a_stack_new_work_is_refused_and_admitted_work_continues)
 {
     struct loop *loop = loop_new(NULL);
     struct err err = ERR_INIT;

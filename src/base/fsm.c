@@ -29,8 +29,8 @@ int fsm_check(const struct fsm *f, unsigned state, unsigned event, struct err *e
 {
     if (find_edge(f, state, event))
         return 0;
-    return err_set(err, ERR_STATE, "%s is %s, cannot %s", f->name, fsm_state_name(f, state),
-                   event_name(f, event));
+    return err_because(err, REASON_WRONG_STATE, ERR_STATE, "%s is %s, cannot %s", f->name,
+                       fsm_state_name(f, state), event_name(f, event));
 }
 
 unsigned fsm_next(const struct fsm *f, unsigned state, unsigned event)

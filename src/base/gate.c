@@ -28,7 +28,7 @@ struct gate *gate_enter(struct gate *g, struct ctx *ctx, const char *op, struct 
         }
         return NULL;
     } else if (ctx_check(ctx, err) < 0) {
-        gate_leave(g); /* it was handed to us, but ctx ended at the same moment */
+        gate_leave(g); /* the gate was handed over, but ctx ended at the same moment */
         err_wrap(err, "%s", op);
         return NULL;
     }
@@ -43,6 +43,7 @@ void gate_leave(struct gate *g)
         g->holder = NULL;
         return;
     }
-    g->holder = "hand-over"; /* stays taken, so that nobody slips in before the next in line runs */
+    g->holder =
+        "hand-over"; /* stays taken, so that no other fiber enters before the next in line runs */
     waitq_wake_one(&g->q);
 }

@@ -1,4 +1,4 @@
-/* gate.h - admits one changing operation at a time. Named, first come first served, bounded by
+/* gate.h - admits one changing operation at a time. Named, first in first out, bounded by
  * the deadline in ctx. Queries never take a gate.
  *     AUTO(gate_leave) struct gate *held = gate_enter(&c->gate, ctx, "scsi.map", err);
  *     if (!held) return -1; */
@@ -14,7 +14,8 @@ struct gate {
 };
 
 void gate_init(struct gate *g, const char *name);
-/* Waits. NULL with err: ERR_DEADLINE (naming who holds it), or ctx's cancel. op: static text. */
+/* Waits. NULL with err: ERR_DEADLINE (names the operation that holds it), or ctx's cancel. op:
+ * static text. */
 struct gate *gate_enter(struct gate *g, struct ctx *ctx, const char *op, struct err *err);
 void gate_leave(struct gate *g);
 AUTO_DEFINE(struct gate *, gate_leave);

@@ -1,4 +1,4 @@
-/* gate_test.c - one at a time, first come first served, and nobody is stuck for ever. */
+/* gate_test.c - one fiber at a time, in order, and every waiter gets its turn or an error. */
 #include "base/clock.h"
 #include "base/gate.h"
 #include "base/loop.h"
@@ -45,7 +45,7 @@ TEST_VIRTUAL(a_gate_admits_one_and_in_order)
     ASSERT(f.gate.holder == NULL);
 }
 
-TEST_VIRTUAL(a_newcomer_does_not_overtake_who_was_woken)
+TEST_VIRTUAL(a_newcomer_does_not_overtake_a_woken_waiter)
 {
     struct fixture f = { .ctx = ctx };
     AUTO(sbuf_release) struct sbuf order = { 0 };
@@ -65,7 +65,7 @@ TEST_VIRTUAL(a_newcomer_does_not_overtake_who_was_woken)
     gate_leave(held);
 }
 
-TEST_VIRTUAL(a_deadline_names_who_holds_the_gate)
+TEST_VIRTUAL(a_deadline_names_the_holder_of_the_gate)
 {
     struct gate g;
     struct err err = ERR_INIT;

@@ -24,7 +24,7 @@ bool idmap_eq(const struct idmap *a, const struct idmap *b);
 int idmap_check(const char *map, const char *what, struct err *err);
 /* What id of the container is outside; false: it is not mapped. Of a checked map, as below. */
 bool idmap_outside(const char *map, uint32_t id, uint32_t *ret);
-/* One line more, so that the ids from outside on are mapped too, to ids that no file has. Both maps
+/* Adds one line that maps the ids from outside on, too, to ids that no file has. Both maps
  * get it; an overlap is ERR_INVALID and names the key vm_uid_base. Caller releases *ret. */
 int idmap_with(const struct idmap *m, uint32_t outside, uint32_t size, struct idmap *ret,
                struct err *err);

@@ -130,7 +130,7 @@ static char *with_line(const char *map, uint32_t outside, uint32_t size, struct 
         inside -= again ? size : 0;
     }
     if (again) {
-        err_set(err, ERR_INVALID, "the mapping %.200s leaves no %u ids to VMs", map, size);
+        err_set(err, ERR_INVALID, "the mapping %.200s leaves fewer than %u ids for VMs", map, size);
         return NULL;
     }
     return str_format("%s,%llu:%u:%u", map, (unsigned long long)inside, outside, size);
@@ -159,7 +159,7 @@ static int write_map(pid_t pid, const char *file, const char *map, struct err *e
 
     for (char *c = text; *c; c++)
         *c = *c == ',' ? '\n' : *c == ':' ? ' ' : *c;
-    /* The kernel takes it in one write. */
+    /* The kernel accepts it only as one write. */
     if (fd < 0 || write(fd, text, strlen(text)) < 0)
         return err_sys(err, errno, "write the %s %.200s of a user namespace", file, map);
     return 0;
@@ -178,14 +178,14 @@ static int open_userns(pid_t pid, const struct idmap *m, struct err *err)
 static void wait_to_be_killed(pid_t parent)
 {
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    (void)close_range(0, ~0u, 0); /* locks and sockets of ours */
+    (void)close_range(0, ~0u, 0); /* locks and sockets of the parent */
     while (getppid() == parent)
         (void)pause();
     _exit(1);
 }
 
-/* Only a process that has one thread can make one: a child that does nothing. Its end raises no
- * signal, and so no other wait of ours sees it. */
+/* Only a process with a single thread can create a user namespace: a child that does nothing else.
+ * Its exit raises no signal, so no other wait sees it. */
 int idmap_userns(const struct idmap *m, struct err *err)
 {
     pid_t parent = getpid(), pid = (pid_t)syscall(SYS_clone, CLONE_NEWUSER, NULL, NULL, NULL, NULL);
@@ -194,14 +194,14 @@ int idmap_userns(const struct idmap *m, struct err *err)
     if (pid == 0)
         wait_to_be_killed(parent);
     if (pid < 0 && (errno == ENOSPC || errno == EPERM || errno == EINVAL || errno == EUSERS))
-        return err_set(err, ERR_UNIMPLEMENTED,
-                       "the kernel makes no user namespace (%s): it needs CONFIG_USER_NS and "
-                       "user.max_user_namespaces above 0",
-                       strerrordesc_np(errno));
+        return err_because(err, REASON_IDMAP_UNSUPPORTED, ERR_UNIMPLEMENTED,
+                           "the kernel makes no user namespace (%s): it needs CONFIG_USER_NS and "
+                           "user.max_user_namespaces above 0",
+                           strerrordesc_np(errno));
     if (pid < 0)
         return err_sys(err, errno, "make a user namespace");
     fd = open_userns(pid, m, err);
-    (void)kill(pid, SIGKILL); /* ours, and not reaped: it cannot be another process */
+    (void)kill(pid, SIGKILL); /* not reaped yet, so the pid is still this child's */
     while (waitpid(pid, NULL, __WALL) < 0 && errno == EINTR)
         ;
     return fd;
@@ -215,10 +215,11 @@ int idmap_mount(int tree, int userns, bool recursive, const char *what, struct e
                       sizeof(attr)) == 0)
         return 0;
     if (errno == EINVAL || errno == ENOSYS || errno == EPERM)
-        return err_set(err, ERR_UNIMPLEMENTED,
-                       "%s cannot be id-mapped: the kernel cannot do this for its file system, or "
-                       "it is id-mapped already; use another file system, such as ext4, xfs or "
-                       "btrfs",
-                       what);
+        return err_because(
+            err, REASON_IDMAP_UNSUPPORTED, ERR_UNIMPLEMENTED,
+            "%s cannot be id-mapped: the kernel cannot do this for its file system, or "
+            "it is id-mapped already; use another file system, such as ext4, xfs or "
+            "btrfs",
+            what);
     return err_sys(err, errno, "map the ids of %s", what);
 }

@@ -67,7 +67,7 @@ TEST(a_line_for_the_users_of_vms_never_overlaps)
                         "2000000000–2000004095: change vm_uid_base");
     m.gid = (char *)"0:0:1999999999,1999999999:2000004096:2294963199";
     ASSERT_FAIL(idmap_with(&m, 2000000000, 4096, &with, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "leaves no 4096 ids to VMs");
+    ASSERT_HAS(err.msg, "leaves fewer than 4096 ids for VMs");
     m.gid = (char *)"3999999999:100000:65536";
     ASSERT_EQ(idmap_with(&m, 2000000000, 4096, &with, &err), 0);
     ASSERT_STR(with.uid, "0:100000:65536,4000000000:2000000000:4096");

@@ -14,8 +14,8 @@
 
 /* One pass over the tokens before jansson sees a byte. It bounds depth and number of values, and
  * replaces, in a copy, what jansson would refuse although Go reads it: broken Unicode and large
- * numbers. The grammar is jansson's to check. It reads from left to right and stops at the first
- * token that is out of place; up to there its tokens are those of the scan. */
+ * numbers. jansson checks the grammar. It reads from left to right and stops at the first misplaced
+ * token; up to there both see the same tokens. */
 struct scan {
     const char *text;
     size_t len, at;
@@ -167,12 +167,11 @@ static int scan_text(struct scan *s, struct err *err)
 int js_parse(const char *text, size_t len, size_t max_len, json_t **ret, struct err *err)
 {
     struct scan s = { .text = text, .len = len };
-    AUTO_FREE json_error_t *reason = NULL; /* 250 bytes that a fiber's stack need not hold */
+    AUTO_FREE json_error_t *reason = NULL; /* 250 bytes, allocated to spare a fiber's stack */
     json_t *value = NULL;
 
     if (len > max_len)
-        return err_set(err, ERR_INVALID, "JSON of %zu bytes is longer than the %zu allowed", len,
-                       max_len);
+        return err_set(err, ERR_INVALID, "JSON is too long: %zu bytes, at most %zu", len, max_len);
     if (scan_text(&s, err) == 0) {
         if (s.out.len > 0)
             sbuf_add(&s.out, text + s.copied, len - s.copied);
@@ -355,7 +354,7 @@ static _Noreturn void misuse(const char *what)
 }
 
 /* encoding/json: what cannot stand in JavaScript is escaped too (U+2028, U+2029). Beyond it, if not
- * html, C1: a terminal obeys U+009B, and lcow prints what guests said as JSON, too. */
+ * html, C1 is escaped: a terminal interprets U+009B, and lcow prints guests' texts as JSON. */
 static void add_char(struct sbuf *b, bool html, uint32_t c, const char *s, size_t n)
 {
     static const char special[] = "\"\\\n\r\t\b\f", letters[] = "\"\\nrtbf";
@@ -502,7 +501,7 @@ void jsw_i64(struct jsw *w, const char *key, int64_t value)
     sbuf_addf(&w->out, "%" PRId64, value);
 }
 
-/* The shortest of the forms that read back as the same number. JSON has no word for infinity. */
+/* The shortest of the forms that read back as the same number. JSON cannot represent infinity. */
 void jsw_f64(struct jsw *w, const char *key, double value)
 {
     char text[32] = "null";

@@ -18,8 +18,7 @@ struct err;
  * Duplicate keys: the last wins. Numbers up to 2^64-1 are kept exactly. Trailing white space is
  * fine, anything else behind the value is not. As in Go, bytes that are not UTF-8 and lone
  * surrogates become U+FFFD. A number beyond what jansson can hold is, for jansson, a string that
- * begins with NUL; js_* and jsw_value know it for what it is, and no text of a peer can forge one.
- */
+ * begins with NUL; js_* and jsw_value recognize it, and no text of a peer can forge one. */
 int js_parse(const char *text, size_t len, size_t max_len, json_t **ret, struct err *err);
 AUTO_DEFINE(json_t *, json_decref);
 
@@ -40,7 +39,7 @@ int js_obj(const json_t *obj, const char *key, const json_t **ret, struct err *e
 int js_arr(const json_t *obj, const char *key, const json_t **ret, struct err *err);
 
 /* The writer. Keys are NULL inside arrays and for the outermost value. Misuse (an end too many,
- * a key missing) aborts: it is our own bug. */
+ * a key missing) aborts: it is a bug in lcow. */
 #define JSW_MAX_DEPTH (2 * JS_MAX_DEPTH) /* a parsed tree inside another */
 struct jsw {
     struct sbuf out;

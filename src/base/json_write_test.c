@@ -35,7 +35,7 @@ TEST(keys_keep_their_order)
     check(&w, "{\"z\":1,\"a\":\"x\",\"m\":[-1,{},[],true,null],\"b\":false}");
 }
 
-TEST(a_level_begins_without_a_comma_whatever_was_there_before)
+TEST(a_level_begins_without_a_comma)
 {
     struct jsw w;
 
@@ -88,7 +88,7 @@ TEST(keys_are_escaped_too)
     check(&w, "{\"a\\\"\\u003c\":null}");
 }
 
-TEST(bytes_that_are_no_utf8_become_the_replacement_character)
+TEST(invalid_utf8_becomes_the_replacement_character)
 {
     struct jsw w;
 

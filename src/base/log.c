@@ -1,6 +1,7 @@
 #include "base/log.h"
 #include "base/clock.h"
 #include "base/ctx.h"
+#include "base/err.h"
 #include "base/fd.h"
 #include "base/loop.h"
 #include "base/str.h"
@@ -23,6 +24,8 @@ static struct {
     bool torn; /* the sink holds the beginning of a line that did not fit */
     uint64_t dropped;
 } sink = { .fd = STDERR_FILENO, .level = LOG_WARN, .format = LOG_LOGFMT };
+
+static uint64_t failures[REASON_COUNT];
 
 static struct {
     enum log_level level;
@@ -47,7 +50,7 @@ static void force(struct line *l, const char *text, size_t len)
     l->len += len;
 }
 
-/* All of it or nothing; after the first nothing, nothing more. */
+/* Adds all of the text or nothing; after one failure, nothing more. */
 static void put(struct line *l, const char *text, size_t len)
 {
     if (l->cut || len > LOG_LINE_MAX - LOG_LINE_RESERVE - l->len)
@@ -61,7 +64,7 @@ static void puts_(struct line *l, const char *text)
     put(l, text, strlen(text));
 }
 
-/* What a terminal or a log reader could take for more than text: C0, C1, line separators,
+/* Characters that a terminal or a log reader could interpret: C0, C1, line separators,
  * marks that change the direction of writing, the byte order mark. */
 static bool is_unsafe(uint32_t c)
 {
@@ -163,6 +166,11 @@ static void put_value(struct line *l, const struct log_field *f)
     case LOG_F_BOOL:
         puts_(l, f->u ? "true" : "false");
         break;
+    case LOG_F_REASON:
+        puts_(l, l->json ? "\"" : "");
+        puts_(l, reason_name((enum reason)f->u));
+        puts_(l, l->json ? "\"" : "");
+        break;
     case LOG_F_NS:
         clock_human(f->u, text);
         put_string(l, text);
@@ -190,6 +198,16 @@ static void put_field(struct line *l, const struct log_field *f)
 static void put_str_field(struct line *l, const char *key, const char *value)
 {
     put_field(l, &(struct log_field)F_STR(key, value));
+}
+
+static void put_with_reason(struct line *l, const struct log_field *f)
+{
+    enum reason reason = f->kind == LOG_F_ERR && f->err ? err_reason(f->err) : REASON_NONE;
+
+    if (f->kind != LOG_F_REASON || f->u != REASON_NONE)
+        put_field(l, f);
+    if (reason != REASON_NONE)
+        put_str_field(l, LK_REASON, reason_name(reason));
 }
 
 static bool has_inner_id(const struct ctx *ctx, const struct ctx *outer)
@@ -229,7 +247,8 @@ static void finish(struct line *l)
     force(l, "\n", 1);
 }
 
-/* Whether a write would not wait. Asked each time: the sink's flags belong to others, too. */
+/* True if a write would not block. Checked each time, because other processes may change the sink's
+ * flags. */
 static bool has_room(void)
 {
     int flags = fcntl(sink.fd, F_GETFL);
@@ -275,7 +294,7 @@ static void compose(struct line *l, bool json, const struct ctx *ctx, enum log_l
     put_str_field(l, "msg", msg);
     put_ids(l, ctx);
     for (; fields && fields->key; fields++)
-        put_field(l, fields);
+        put_with_reason(l, fields);
     finish(l);
 }
 
@@ -305,11 +324,24 @@ static void to_tee(const struct ctx *ctx, enum log_level level, const char *msg,
     second.fn(second.arg, level, l->text, l->len);
 }
 
+static void count_failure(enum log_level level, const struct log_field *f)
+{
+    for (; f && f->key && level >= LOG_WARN; f++) {
+        bool of_err = f->kind == LOG_F_ERR && f->err && level >= LOG_ERROR;
+
+        if (of_err || (f->kind == LOG_F_REASON && f->u < REASON_COUNT)) {
+            failures[of_err ? err_reason(f->err) : (enum reason)f->u]++;
+            return;
+        }
+    }
+}
+
 void log_write(const struct ctx *ctx, enum log_level level, const char *msg,
                const struct log_field *fields)
 {
     int saved = errno;
 
+    count_failure(level, fields);
     if (level >= sink.level && level < LOG_OFF) {
         compose(&the_line, sink.format == LOG_JSON, ctx, level, msg, fields);
         to_sink(&the_line);
@@ -377,6 +409,11 @@ uint64_t log_dropped(void)
     return sink.dropped;
 }
 
+uint64_t log_failures(enum reason reason)
+{
+    return (unsigned)reason < REASON_COUNT ? failures[reason] : 0;
+}
+
 static const char *const level_names[LOG_LEVEL_COUNT] = {
     [LOG_TRACE] = "trace", [LOG_DEBUG] = "debug", [LOG_INFO] = "info",
     [LOG_WARN] = "warn",   [LOG_ERROR] = "error", [LOG_OFF] = "off",
@@ -384,7 +421,7 @@ static const char *const level_names[LOG_LEVEL_COUNT] = {
 
 int log_level_parse(const char *name, enum log_level *ret)
 {
-    if (str_eq(name, "warning")) /* containerd's word */
+    if (str_eq(name, "warning")) /* containerd's name for it */
         name = "warn";
     for (int i = 0; i < LOG_LEVEL_COUNT; i++) {
         if (str_eq(name, level_names[i])) {

@@ -120,6 +120,41 @@ TEST(every_kind_of_field_in_json)
                        "\"error\":\"gone\"}\n");
 }
 
+TEST(the_reason_of_an_error_is_a_field_of_its_own)
+{
+    CAPTURE(LOG_DEBUG, LOG_LOGFMT);
+    struct err e;
+
+    err_sys(&e, ENOSPC, "write");
+    log_debug(NULL, "m", F_ERR(&e), F_U("u", 1));
+    ASSERT_STR(line(), "level=debug msg=m error=\"write: No space left on device\" "
+                       "reason=DISK_FULL u=1\n");
+    log_debug(NULL, "m", F_REASON(REASON_GUEST_SILENT));
+    ASSERT_STR(line(), "level=debug msg=m reason=GUEST_SILENT\n");
+    log_init(cap.fd, LOG_DEBUG, LOG_JSON);
+    log_debug(NULL, "m", F_REASON(REASON_GUEST_SILENT));
+    ASSERT_STR(line(), "level\":\"debug\",\"msg\":\"m\",\"reason\":\"GUEST_SILENT\"}\n");
+}
+
+TEST(failures_are_counted_by_reason)
+{
+    CAPTURE(LOG_DEBUG, LOG_LOGFMT);
+    uint64_t full = log_failures(REASON_DISK_FULL), unknown = log_failures(REASON_NONE);
+    struct err e;
+
+    err_sys(&e, ENOSPC, "write");
+    log_warn(NULL, "retrying", F_ERR(&e));
+    log_info(NULL, "m", F_REASON(REASON_DISK_FULL));
+    ASSERT_EQ(log_failures(REASON_DISK_FULL), full);
+    log_error(NULL, "m", F_U("u", 1), F_ERR(&e));
+    log_warn(NULL, "m", F_REASON(REASON_DISK_FULL));
+    ASSERT_EQ(log_failures(REASON_DISK_FULL), full + 2);
+    err_set(&e, ERR_UNKNOWN, "x");
+    log_error(NULL, "m", F_ERR(&e));
+    ASSERT_EQ(log_failures(REASON_NONE), unknown + 1);
+    ASSERT_EQ(log_failures(REASON_COUNT), 0);
+}
+
 TEST(identifiers_come_from_ctx_outermost_first)
 {
     CAPTURE(LOG_INFO, LOG_LOGFMT);
@@ -273,7 +308,7 @@ static char *long_text(size_t len)
     return s;
 }
 
-TEST(a_long_line_is_cut_and_says_so)
+TEST(a_long_line_is_cut_and_marked)
 {
     AUTO_FREE char *big = long_text(100000);
 
@@ -342,7 +377,7 @@ TEST(a_full_sink_drops_and_counts)
     ASSERT(r >= 0);
 }
 
-/* Our stderr may be somebody's pipe: its flags are not ours to change. */
+/* The test's stderr may be a pipe of another process, so its flags must not change. */
 TEST(a_full_sink_that_would_block_is_not_waited_for)
 {
     uint64_t before = log_dropped();
@@ -353,7 +388,7 @@ TEST(a_full_sink_that_would_block_is_not_waited_for)
     ASSERT_EQ(pipe2(p, O_CLOEXEC), 0);
     r = p[0], w = p[1];
     log_init(w, LOG_INFO, LOG_LOGFMT);
-    alarm(60); /* a write that waits would wait for ever */
+    alarm(60); /* a blocking write would never return */
     for (int i = 0; i < 40; i++)
         log_info(NULL, "x", F_STR("big", big));
     alarm(0);
@@ -430,7 +465,7 @@ TEST(rate_lets_a_burst_through_per_second)
     ASSERT(log_rate_ok(&r, t + NS_PER_S));
 }
 
-TEST(rate_tells_once_how_many_were_lost)
+TEST(rate_reports_once_how_many_were_lost)
 {
     struct log_rate r = { .burst = 1 };
 

@@ -23,12 +23,11 @@ struct loop *loop_new(const struct loop_opts *opts);
 void loop_free(struct loop *loop);
 
 /* Runs until loop_stop, or until no fiber is left. Returns the number of fibers still parked:
- * in virtual time, when nobody can ever wake them (a hang), it returns at once. */
+ * in virtual time it returns at once when nothing can wake them any more (a hang). */
 size_t loop_run(struct loop *loop);
 void loop_stop(struct loop *loop);
 
-/* Gives back what is kept for what comes next: holes of the heap, stacks of ended fibers. For when
- * little is to come. */
+/* Releases memory that is kept for reuse: free heap, stacks of ended fibers. For idle times. */
 void loop_trim(struct loop *loop);
 
 uint64_t loop_now(const struct loop *loop);  /* monotonic; virtual in the simulator */

@@ -247,7 +247,8 @@ static void handle_events(struct loop *loop)
 
 static void run_ready(struct loop *loop)
 {
-    /* Only those ready now: who becomes ready meanwhile waits until fds were looked at. */
+    /* Runs only the fibers that are ready now; those that become ready meanwhile run after the next
+     * check of the fds. */
     for (size_t n = loop->ready_n - loop->ready_head; n > 0 && !loop->stopped; n--) {
         size_t head = loop->ready_head;
 
@@ -279,7 +280,7 @@ size_t loop_run(struct loop *loop)
             if (loop->ready_head < loop->ready_n)
                 continue;
             if (loop->heap_n == 0)
-                break; /* nobody can ever wake them */
+                break; /* nothing can wake them any more */
             if (loop->heap[1]->at > loop->virtual_now)
                 loop->virtual_now = loop->heap[1]->at;
         } else {
@@ -303,8 +304,8 @@ static void signal_ready(struct source *s, uint32_t events)
             loop->handlers[info.ssi_signo].fn(loop->handlers[info.ssi_signo].arg, &info);
 }
 
-/* A context carries a signal mask that comes back with it: those saved so far learn of the block,
- * or the first switch would undo it. */
+/* Each saved context restores its own signal mask, so all saved ones are updated; else the next
+ * switch would unblock the signal. */
 static void block_everywhere(struct loop *loop, int signo)
 {
     sigaddset(&loop->uc.uc_sigmask, signo);

@@ -56,11 +56,11 @@ struct fiber {
 void fiber_resume(struct fiber *f);
 void fiber_drop(struct fiber *f); /* without running on */
 void fiber_free_spares(struct loop *loop);
-/* Stacks for what must go on when memory is short. Untouched, they cost addresses only. */
+/* Stacks for work that must continue when memory is short. Untouched, they only cost addresses. */
 void fiber_fill_reserve(struct loop *loop);
 void fiber_free_reserve(struct loop *loop);
 
-/* A killed child that nobody holds any more and that has not ended yet. */
+/* A killed child whose object was freed and that has not exited yet. */
 struct orphan {
     struct source source;
     struct list node;
@@ -69,7 +69,7 @@ struct orphan {
 };
 void orphan_free(struct orphan *o);
 
-/* Whether the loop comes round, for a watcher in another thread (stall.h). */
+/* Whether the loop makes progress, for a watcher in another thread (stall.h). */
 struct loop_pulse {
     atomic_ullong since;       /* monotonic time at which it woke up; 0: it sleeps */
     atomic_ullong told;        /* the since that was reported */
@@ -96,7 +96,7 @@ struct loop {
     size_t ready_head, ready_n, ready_cap;
     struct timer **heap; /* from 1 */
     size_t heap_n, heap_cap;
-    struct loop_pulse *pulse; /* NULL: nobody watches */
+    struct loop_pulse *pulse; /* NULL: no watcher */
     int epoll;
     struct epoll_event events[LOOP_EVENTS]; /* being handled: [event_next, n_events) */
     int n_events, event_next;

@@ -96,10 +96,10 @@ static int find_constant_parts(struct dl_phdr_info *info, size_t size, void *arg
         found->v[found->n].begin = (void *)begin;
         found->v[found->n++].size = end - begin;
     }
-    return 1; /* the program is the first; its libraries are others', too */
+    return 1; /* only the program, which is the first: libraries are shared */
 }
 
-/* In two steps: what runs after the second is mapped again, 64 KiB around each place. */
+/* In two steps. Code that runs after the second is mapped again, 64 KiB around each address. */
 void mem_drop_program(void)
 {
     struct constant_parts found = { 0 };

@@ -19,8 +19,8 @@ void *mem_grow(void *array, size_t n, size_t *cap, size_t element_size);
 /* Overwrites secrets; not removed by the optimiser. */
 void mem_wipe(void *data, size_t size);
 
-/* Unmaps what cannot be written of the program: for one that has done most of what it ever does and
- * waits. The file's pages stay where they are cached and come back when they are touched. */
+/* Unmaps the read-only pages of the program: for a process that has done most of its work and
+ * waits. The pages stay in the page cache and are mapped again on access. */
 void mem_drop_program(void);
 
 void mem_free_auto(void *pointer_to_pointer);

@@ -38,7 +38,7 @@ struct nl_iter {
     const uint8_t *data;
     size_t len;
 };
-/* false at the end, and where the rest makes no sense. */
+/* false at the end, and if the rest is invalid. */
 bool nl_next(struct nl_iter *it, struct nl_attr *ret);
 /* 0 unless the attribute is that long. */
 uint32_t nl_u32(const struct nl_attr *a);
@@ -51,16 +51,16 @@ typedef int nl_fn(void *arg, uint16_t type, const uint8_t *body, size_t len);
 struct nl_end {
     bool done;
     bool disturbed; /* a dump of a table that was changed meanwhile: to be repeated */
-    int error;      /* 0 or -errno, as the kernel says it */
+    int error;      /* 0 or -errno, as the kernel reports it */
 };
-/* The messages in one datagram. 0; -errno of fn; -EBADMSG when it makes no sense. Messages with
- * another sequence number are passed over. */
+/* The messages in one datagram. 0; -errno of fn; -EBADMSG for an invalid one. Messages with another
+ * sequence number are ignored. */
 int nl_parse(const void *data, size_t len, uint32_t seq, nl_fn *fn, void *arg, struct nl_end *end);
 
 /* In the calling thread's network namespace. fd or -errno. A socket with groups (RTMGRP_…) only
- * hears of changes; questions go to one without. */
+ * receives changes; requests need a socket without groups. */
 int nl_open(int protocol, uint32_t groups);
 /* Sends m and reads the answer to its end: an acknowledgement, or a dump. fn may be NULL. 0 or
- * -errno, the kernel's or fn's; after fn's the socket is of no more use. -EAGAIN: a dump was
- * disturbed; what fn has seen is not all true. */
+ * -errno, the kernel's or fn's; after fn's the socket cannot be used again. -EAGAIN: a dump was
+ * interrupted; what fn has seen may be inconsistent. */
 int nl_ask(int fd, struct nl_msg *m, nl_fn *fn, void *arg);

@@ -7,8 +7,10 @@
 #include <sys/socket.h>
 
 #define ANSWER_BYTES (64u << 10)
-#define ANSWER_S 20 /* the kernel does answer; a bug in it must not keep a thread for ever */
-#define SEQ 1       /* one question at a time, each read to its end */
+#define ANSWER_S                                                                                   \
+    20 /* the kernel always answers; the limit keeps a kernel bug from blocking a thread without   \
+          end */
+#define SEQ 1 /* one question at a time, each read to its end */
 
 /* --- requests --- */
 

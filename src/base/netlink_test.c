@@ -52,7 +52,7 @@ TEST(a_dump_is_read_to_its_end)
     ASSERT_EQ(s.n, 2);
 }
 
-TEST(an_error_is_told_and_a_disturbed_dump_too)
+TEST(an_error_and_an_interrupted_dump_are_reported)
 {
     struct nl_end end = { 0 };
     struct seen s = { 0 };
@@ -69,7 +69,7 @@ TEST(an_error_is_told_and_a_disturbed_dump_too)
     ASSERT(end.done && end.disturbed);
 }
 
-TEST(what_makes_no_sense_is_refused)
+TEST(invalid_messages_are_refused)
 {
     struct nl_end end = { 0 };
     struct seen s = { 0 };
@@ -89,7 +89,7 @@ TEST(what_makes_no_sense_is_refused)
     ASSERT_EQ(s.n, 0);
 }
 
-TEST(whoever_reads_can_stop)
+TEST(the_reader_can_stop)
 {
     struct nl_end end = { 0 };
     struct seen s = { .fail = -ENOSPC };

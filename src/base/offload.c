@@ -1,4 +1,5 @@
-/* offload.c - a thread per job. The thread and we meet only in one atomic word and an eventfd. */
+/* offload.c - a thread per job. The thread and the caller share only one atomic word and an
+ * eventfd. */
 #include "base/offload.h"
 #include "base/ctx.h"
 #include "base/fd.h"
@@ -109,7 +110,7 @@ int offload_job(struct ctx *ctx, int (*fn)(void *job, struct err *err), void *jo
         return drop_failed(err_wrap(err, "%s", why), job, drop);
     }
 
-    pthread_t thread = w->thread; /* abandoned work may be gone in a moment */
+    pthread_t thread = w->thread; /* the thread may free abandoned work at any time */
 
     if (loop_wait_fd(ctx, w->done_fd, POLLIN, why, err) < 0 &&
         atomic_exchange(&w->state, WORK_ABANDONED) == WORK_RUNNING) {

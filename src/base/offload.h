@@ -1,5 +1,5 @@
 /* offload.h - work that may block in the kernel (a client's path may be a dead NFS) runs in a
- * thread that shares no data with us: fn sees only its copy of the job. */
+ * thread that shares no data with the loop: fn sees only its copy of the job. */
 #pragma once
 #include <stddef.h>
 

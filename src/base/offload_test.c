@@ -12,7 +12,7 @@
 
 struct work {
     const char *path;
-    int fd;      /* blocks until somebody writes */
+    int fd;      /* blocks until something is written */
     int dropped; /* written to by drop */
     int result;
 };
@@ -82,7 +82,7 @@ TEST_FIBER(an_error_comes_back_and_the_job_is_dropped)
     close(told[0]), close(told[1]);
 }
 
-TEST_FIBER(who_blocks_for_ever_is_left_behind_with_its_own_strings_and_dropped_at_its_end)
+TEST_FIBER(a_job_that_never_returns_is_abandoned_with_its_own_strings_and_dropped_at_its_end)
 {
     int block[2], told[2];
     struct err err = ERR_INIT;

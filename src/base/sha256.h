@@ -22,6 +22,6 @@ void sha256_of(const void *data, size_t len, char out[SHA256_HEX_SIZE]);
 
 /* Of a whole file, lower case. Blocks while reading. 0 or -errno. */
 int sha256_file(const char *path, char out[SHA256_HEX_SIZE]);
-/* The same for one that is mostly zero, a VM's memory: of each 64 KiB that are not all zero, with
- * their place, and of the length. Where the file has holes makes no difference. */
+/* The same for a file that is mostly zero, such as a VM's memory: hashes each 64 KiB block that is
+ * not all zero, with its offset, and the length. Holes in the file do not change the result. */
 int sha256_sparse_file(const char *path, char out[SHA256_HEX_SIZE]);

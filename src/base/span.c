@@ -122,7 +122,7 @@ void span_begin(struct span *s, struct ctx *ctx, struct timeline *t, enum span_t
     if (!parent->sink)
         return;
     s->name = name;
-    /* One that is set before says nothing about this step. */
+    /* An error that was set before does not belong to this step. */
     s->err = err && err->code == ERR_NONE ? err : NULL;
     s->track = track;
     s->kind = SPAN_INTERNAL;

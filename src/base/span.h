@@ -58,7 +58,7 @@ struct timeline {
 };
 /* Makes spans without a trace of their own children of ctx's; NULL: of none any more. */
 void timeline_follow(struct timeline *t, const struct ctx *ctx);
-/* For one that is read from elsewhere. Its place, or -1 when full. */
+/* For a span that was recorded elsewhere. Its index, or -1 when full. */
 int timeline_add(struct timeline *t, enum span_track track, const char *name, uint64_t start,
                  uint64_t end);
 
@@ -99,10 +99,10 @@ void span_end(struct span *s); /* repeatable */
 AUTO_VALUE(struct span, span_end);
 /* Adds an attribute to the step or request of ctx, if it is traced. Borrows both. Empty: none. */
 void span_attr(struct ctx *ctx, const char *key, const char *value);
-/* One that is over, or a mark: of t, and of t's trace. */
+/* Adds a finished span or a mark to t and to t's trace. */
 void span_add(struct timeline *t, enum span_track track, const char *name, uint64_t start,
               uint64_t end);
-/* One that is over and a child of `parent` in its trace. Its own place goes to *ret if not NULL. */
+/* Adds a finished span as a child of `parent` in its trace. *ret, if not NULL, gets its place. */
 void span_add_child(const struct trace *parent, enum span_track track, const char *name,
                     uint64_t start, uint64_t end, const struct ctx *ids, const struct err *err,
                     struct trace *ret);

@@ -134,7 +134,7 @@ TEST_VIRTUAL(a_request_continues_its_callers_trace_and_its_steps_are_its_childre
     ASSERT(kept_is_child(&k.spans[1], &k.spans[2].trace));
 }
 
-TEST_VIRTUAL(who_is_traced_is_the_callers_decision_and_the_share_of_the_others)
+TEST_VIRTUAL(the_caller_decides_what_is_traced_and_the_share_decides_the_rest)
 {
     struct loop *loop = ctx->loop;
     struct kept k = kept_with(loop);
@@ -193,6 +193,6 @@ TEST_FIBER(without_a_trace_and_a_timeline_a_step_costs_next_to_nothing)
         ASSERT(step.ctx == &own);
     }
     each = (loop_now(loop) - began) / 1000000;
-    printf("# %llu ns for a step that nobody looks at\n", (unsigned long long)each);
+    printf("# %llu ns for a step without a trace or timeline\n", (unsigned long long)each);
     ASSERT(each < 1000);
 }

@@ -1,6 +1,6 @@
-/* stall.h - reports a loop that does not come round: something in it blocks in the kernel or runs
- * without end, and so nothing else is served. The report comes from a thread of its own, which is
- * asleep without a timer while the loop is idle, and looks once a second while it is not.
+/* stall.h - reports a loop that is stuck: something in it blocks in the kernel or runs without end,
+ * so no other fiber runs. The report comes from a thread of its own, which is asleep without a
+ * timer while the loop is idle, and looks once a second while it is not.
  *
  * Life: new -> free, both on the loop's thread; the loop outlives it. One for each loop. */
 #pragma once
@@ -12,7 +12,7 @@ struct loop;
 struct stall;
 
 struct stall_report {
-    const char *who;     /* the fiber's name; "" if it is none */
+    const char *who;     /* the fiber's name; "" outside fibers */
     uint64_t for_ns;     /* since it began to run */
     uint64_t since_wall; /* the same as wall time */
     const char *syscall; /* "running", or its number and arguments, as /proc/PID/syscall has it */
@@ -23,7 +23,7 @@ struct stall_opts {
     uint64_t limit_ns; /* at least 1 s */
     /* In the watcher's own thread, once for each stall: nothing of the loop's may be used. */
     void (*stuck)(void *arg, const struct stall_report *r);
-    /* On the loop, when it comes round after all. May not wait. */
+    /* Called on the loop when it continues. May not wait. */
     void (*over)(void *arg, uint64_t for_ns);
     void *arg;
 };

@@ -99,7 +99,8 @@ static void park(struct loop_pulse *p)
 
     if (!atomic_compare_exchange_strong(&p->watcher, &awake, PARKED))
         return;
-    /* The loop stores its time first and looks for us then: one of us sees the other. */
+    /* The loop stores its time first and then checks for the watcher, so one of them sees the
+     * other. */
     if (atomic_load(&p->since) != 0)
         loop_pulse_wake(p);
     while (atomic_load(&p->watcher) == PARKED)

@@ -33,7 +33,7 @@ static void on_stuck(void *arg, const struct stall_report *r)
     snprintf(s->syscall, sizeof(s->syscall), "%s", r->syscall);
     s->for_ns = r->for_ns;
     if (atomic_fetch_add(&s->stuck, 1) == 0 && s->pipe[1] > 0)
-        (void)!write(s->pipe[1], "x", 1); /* what it is blocked on: it goes on now */
+        (void)!write(s->pipe[1], "x", 1); /* ends the call it is blocked in */
 }
 
 static void on_over(void *arg, uint64_t for_ns)
@@ -93,7 +93,7 @@ static void block(struct scene *s, struct ctx *ctx)
     ASSERT_EQ(read(s->seen->pipe[0], &byte, 1), 1); /* until the watcher has reported it */
 }
 
-TEST(a_loop_that_blocks_in_the_kernel_is_reported_with_who_and_where)
+TEST(a_loop_that_blocks_in_the_kernel_is_reported_with_fiber_and_call)
 {
     struct seen seen = { 0 };
     struct scene s = { .seen = &seen, .fn = block };
@@ -161,7 +161,7 @@ static void be_idle(struct scene *s, struct ctx *ctx)
     s->idle_sleeps = sleeps() - before;
 }
 
-TEST(a_loop_that_comes_round_is_not_reported_and_an_idle_one_is_not_looked_at)
+TEST(a_loop_that_makes_progress_is_not_reported_and_an_idle_one_is_not_checked)
 {
     struct seen seen = { 0 };
     struct scene s = { .seen = &seen, .fn = be_idle };

@@ -137,7 +137,7 @@ int str_to_u64(const char *s, uint64_t max, uint64_t *ret)
 
     if (!s || !*s)
         return -EINVAL;
-    /* Looks at all of it even after an overflow: garbage is -EINVAL wherever it stands. */
+    /* Checks all characters even after an overflow, so that an invalid one is always -EINVAL. */
     for (; *s; s++) {
         if (*s < '0' || *s > '9')
             return -EINVAL;
@@ -196,13 +196,13 @@ const char *str_nearest(const char *word, const char *const *candidates)
 {
     const char *nearest = NULL;
     size_t len = strlen(word);
-    /* A third of the word may be wrong, but two letters always: a slip of the finger. */
+    /* A third of the letters may differ, and always two: a typing error. */
     unsigned best = len / 3 > 2 ? (unsigned)(len / 3) + 1 : 3;
 
     for (; *candidates; candidates++) {
         unsigned d = str_distance(word, *candidates);
 
-        /* Replacing every letter is no likeness. */
+        /* A word in which every letter differs is not similar. */
         if (d < best && d < len && d < strlen(*candidates)) {
             best = d;
             nearest = *candidates;
@@ -245,7 +245,7 @@ char *sbuf_room(struct sbuf *b, size_t extra)
     size_t need;
 
     if (__builtin_add_overflow(b->len, extra, &need) || __builtin_add_overflow(need, 1, &need))
-        need = SIZE_MAX; /* mem_realloc will say so */
+        need = SIZE_MAX; /* mem_realloc aborts */
     if (need > b->cap) {
         size_t cap = b->cap < 64 ? 64 : b->cap;
 
@@ -291,7 +291,7 @@ void sbuf_addf(struct sbuf *b, const char *fmt, ...)
 void sbuf_consume(struct sbuf *b, size_t n)
 {
     if (n > b->len)
-        abort(); /* the caller counts wrongly: going on would invent bytes */
+        abort(); /* a bug in the caller: the length would wrap around */
     if (n == 0)
         return;
     b->len -= n;

@@ -15,14 +15,14 @@ bool str_eq(const char *a, const char *b); /* NULL equals NULL only */
 bool str_starts(const char *s, const char *prefix);
 bool str_ends(const char *s, const char *suffix);
 
-/* The length of the UTF-8 character at s (1 … 4) and the character in *ret; 0 when the bytes are no
- * valid UTF-8 (overlong, surrogate, beyond U+10FFFF, cut off) or len is 0. */
+/* The length of the UTF-8 character at s (1 … 4) and the character in *ret; 0 when the bytes are
+ * not valid UTF-8 (overlong, surrogate, beyond U+10FFFF, cut off) or len is 0. */
 size_t str_utf8(const char *s, size_t len, uint32_t *ret);
 
 /* Neither a control character nor one that breaks lines or turns the direction of writing. */
 bool str_is_harmless(uint32_t c);
-/* The words of a stranger, fit for a terminal: what is not harmless, or no UTF-8, becomes '?'.
- * Caller frees. */
+/* Makes untrusted text safe for a terminal: unsafe characters and invalid UTF-8 become '?'. Caller
+ * frees. */
 char *str_printable(const char *s);
 
 /* Strict numbers: the whole string, no sign, no blanks. 0, or -EINVAL, -ERANGE. */

@@ -298,7 +298,7 @@ TEST(sbuf_take_empties_it)
     ASSERT(!b.data && !b.len && !b.cap);
 }
 
-TEST(a_stranger_s_words_are_made_printable)
+TEST(untrusted_text_is_made_printable)
 {
     AUTO_FREE char *red = str_printable("\033[31mred\r\n"), *plain = str_printable("a b é €"),
                    *broken = str_printable("x\xff\xc3"),

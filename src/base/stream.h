@@ -1,6 +1,6 @@
 /* stream.h - a byte stream that fibers read and write: a socket, pipe, terminal or file by its
  * fd; a pair in memory is tests/fixture/stream_pair.h. Reading and writing wait until ctx ends.
- * One reader and one writer at a time; nobody may be inside when it is freed. */
+ * One reader and one writer at a time; no fiber may use it when it is freed. */
 #pragma once
 #include "base/mem.h"
 #include <stdbool.h>
@@ -20,7 +20,7 @@ struct stream_ops {
     /* Until a read would give something: data, end or error. */
     int (*ready)(struct ctx *ctx, struct stream *s, struct err *err);
     int (*shutdown)(struct stream *s, int how); /* -errno */
-    void (*quiet)(struct stream *s);            /* stream_pause; NULL: it wakes nobody anyway */
+    void (*quiet)(struct stream *s);            /* stream_pause; NULL: not needed */
     void (*free)(struct stream *s);
 };
 struct stream {
@@ -31,8 +31,8 @@ struct stream {
 /* Takes fd and makes it non-blocking. Note that O_NONBLOCK belongs to the open file: use
  * stream_reopen for descriptors shared with others (our own stdin). */
 struct stream *stream_from_fd(struct loop *loop, int fd);
-/* A second open of a borrowed pipe or terminal through /proc/self/fd, so that its flags stay
- * ours; sockets and files are dup()ed. NULL with errno. */
+/* A second open of a borrowed pipe or terminal through /proc/self/fd, so that its flags can be
+ * changed; sockets and files are dup()ed. NULL with errno. */
 struct stream *stream_reopen(struct loop *loop, int fd, int flags);
 void stream_free(struct stream *s);
 AUTO_DEFINE(struct stream *, stream_free);
@@ -42,16 +42,16 @@ int stream_read(struct ctx *ctx, struct stream *s, void *buf, size_t len, size_t
                 struct err *err);
 /* ERR_UNAVAILABLE if the stream ends before len. */
 int stream_read_full(struct ctx *ctx, struct stream *s, void *buf, size_t len, struct err *err);
-/* For its reader, of a peer that sends more than it may: sleeps, and what arrives meanwhile does
- * not wake the loop. At least 10 ms. */
+/* For the reader of a peer that exceeds its rate: sleeps, and data that arrives meanwhile does not
+ * wake the loop. At least 10 ms. */
 int stream_pause(struct ctx *ctx, struct stream *s, uint64_t ns, struct err *err);
 int stream_write(struct ctx *ctx, struct stream *s, const void *buf, size_t len, size_t *ret_n,
                  struct err *err);
 int stream_write_full(struct ctx *ctx, struct stream *s, const void *buf, size_t len,
                       struct err *err);
-/* SHUT_WR tells the peer that we are done; SHUT_RD and SHUT_RDWR end our own fiber's wait in read
- * too: the way to make a reader let go before stream_free. A pipe's or terminal's end is simply
- * closed. 0 or -errno. Never waits. */
+/* SHUT_WR signals the end to the peer; SHUT_RD and SHUT_RDWR also end a local fiber's wait in read,
+ * so that the stream can be freed. A pipe's or terminal's end is simply closed. 0 or -errno. Never
+ * waits. */
 int stream_shutdown(struct stream *s, int how);
 
 /* Copies until from's end (0), an error on from (-1, *ret_side = 'r') or on to ('w'). With two

@@ -22,7 +22,7 @@ struct fd_stream {
     struct waitq readable, writable;
     bool in_epoll, can_read, can_write;
     unsigned in_a_row;
-    bool ended; /* SHUT_RD by us: reads give the end */
+    bool ended; /* shut down for reading: reads return the end */
     bool is_socket, is_pipe, is_tty;
 };
 
@@ -108,8 +108,8 @@ static int wait_for(struct ctx *ctx, struct fd_stream *f, bool *flag, struct wai
     return 0;
 }
 
-/* A peer that is always ready (a guest that floods us) must neither keep the loop to itself nor
- * hide that ctx has ended. */
+/* A peer that is always ready (a guest that floods the host) must not starve other fibers or hide
+ * that ctx has ended. */
 static int take_turn(struct ctx *ctx, struct fd_stream *f, struct err *err)
 {
     if (++f->in_a_row < TURN_CALLS || !fiber_self(f->loop))
@@ -138,7 +138,7 @@ static int fd_read(struct ctx *ctx, struct stream *s, void *buf, size_t len, siz
             *ret_n = (size_t)n;
             return 0;
         }
-        if (errno == EIO && f->is_tty) { /* a terminal whose other side has gone */
+        if (errno == EIO && f->is_tty) { /* a terminal whose other side is closed */
             *ret_n = 0;
             return 0;
         }
@@ -187,8 +187,8 @@ static int fd_readable(struct ctx *ctx, struct stream *s, struct err *err)
     return 0;
 }
 
-/* Edges come with every byte, also if nobody waits for one. The next who waits joins again, and is
- * told what is ready by then. */
+/* Edges come with every byte, even if no fiber waits for them. The next wait registers the fd
+ * again, which reports what is ready. */
 static void fd_quiet(struct stream *s)
 {
     struct fd_stream *f = self(s);

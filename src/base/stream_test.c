@@ -125,7 +125,7 @@ TEST_FIBER(an_end_in_the_middle_is_unavailable)
     }
 }
 
-TEST_FIBER(writing_to_nobody_is_unavailable_and_no_signal)
+TEST_FIBER(writing_to_a_closed_peer_is_unavailable_and_raises_no_signal)
 {
     for (size_t i = 0; i < ARRAY_LEN(both_ways); i++) {
         struct stream *a, *b;
@@ -172,7 +172,7 @@ static void read_to_end(void *arg)
     r->ended = true;
 }
 
-TEST_FIBER(shutting_down_our_side_lets_our_reader_go)
+TEST_FIBER(shutting_down_our_side_ends_our_reader)
 {
     for (size_t i = 0; i < ARRAY_LEN(both_ways); i++) {
         struct stream *a, *b;
@@ -298,7 +298,7 @@ TEST_VIRTUAL(memory_to_memory_is_copied_without_loss)
     run_bulk(ctx, &b);
 }
 
-TEST_FIBER(a_copy_tells_which_side_failed)
+TEST_FIBER(a_copy_reports_which_side_failed)
 {
     struct stream *in, *relay_in, *relay_out, *out;
     struct err err = ERR_INIT;
@@ -395,7 +395,7 @@ static void write_for_ever(void *arg)
 }
 
 /* A guest that floods its console, a QEMU that floods its monitor. */
-TEST_FIBER(who_reads_or_writes_without_end_lets_others_run_and_sees_a_cancel)
+TEST_FIBER(endless_reads_and_writes_let_others_run_and_see_a_cancel)
 {
     void (*const endless[])(void *) = { read_for_ever, write_for_ever };
     const char *const from[] = { "/dev/zero", "/dev/null" };

@@ -69,14 +69,15 @@ int document_mount(const json_t *mount, struct document_mount *ret, struct err *
     else if (str_eq(type, "bind") || rbind || has_option(mount, "bind"))
         m.kind = guest_source(m.source) ? DOCUMENT_MOUNT_GUEST : DOCUMENT_MOUNT_HOST;
     else if (!passed_on(type))
-        return err_set(err, ERR_INVALID,
-                       "mount on %.128s: a file system of type \"%.64s\" cannot be mounted in the "
-                       "VM; mount it on the host and use a bind mount",
-                       m.destination, type);
+        return err_because(
+            err, REASON_MOUNT_UNSUPPORTED, ERR_INVALID,
+            "mount on %.128s: a file system of type \"%.64s\" cannot be mounted in the "
+            "VM; mount it on the host and use a bind mount",
+            m.destination, type);
     if (m.kind != DOCUMENT_MOUNT_GUEST && m.source[0] != '/')
-        return err_set(err, ERR_INVALID,
-                       "mount on %.128s: source \"%.128s\" is not an absolute path", m.destination,
-                       m.source);
+        return err_because(err, REASON_MOUNT_SOURCE_INVALID, ERR_INVALID,
+                           "mount on %.128s: source \"%.128s\" is not an absolute path",
+                           m.destination, m.source);
     m.raw = (m.kind == DOCUMENT_MOUNT_IMAGE || m.kind == DOCUMENT_MOUNT_DEVICE) &&
             str_starts(m.destination, "blockdev://");
     *ret = m;
@@ -112,7 +113,7 @@ void document_mount_writable(json_t *mount)
 void document_mount_nodev(json_t *mount)
 {
     json_array_append_new(js_get(mount, "options"),
-                          json_string("nodev")); /* the last word counts */
+                          json_string("nodev")); /* the last option counts */
 }
 
 /* --- devices --- */
@@ -135,8 +136,8 @@ int document_device(const struct spec *spec, const json_t *device, struct docume
     size_t i;
 
     if (!json_is_object(device) || d.path[0] != '/' || !type[0] || type[1])
-        return err_set(err, ERR_INVALID, "linux.devices: \"%.128s\" has no path or no type",
-                       d.path);
+        return err_set(err, ERR_INVALID,
+                       "invalid linux.devices entry \"%.128s\": no path or no type", d.path);
     if (js_u32(device, "major", &d.major, err) < 0 || js_u32(device, "minor", &d.minor, err) < 0)
         return err_wrap(err, "device %.128s", d.path);
     json_array_foreach(js_get(js_get(linux_part, "resources"), "devices"), i, rule)
@@ -179,7 +180,7 @@ static void fit_namespaces(json_t *linux_part, const struct document_opts *o)
 
         network = network || str_eq(type, "network");
         cgroup = cgroup || str_eq(type, "cgroup");
-        if (!spec_text(item, "path")[0] && !str_eq(type, "user")) /* a pod has one of users */
+        if (!spec_text(item, "path")[0] && !str_eq(type, "user")) /* a pod has one user namespace */
             continue;
         json_object_del(item, "path");
         if (o->kind == SPEC_WORKLOAD && o->pod_pid && shares_with_pod(type)) {
@@ -199,7 +200,8 @@ static void fit_namespaces(json_t *linux_part, const struct document_opts *o)
         }
         json_array_append_new(list, item);
     }
-    if (!cgroup) /* a client whose host has cgroup v1 asks for none, and the guest has v2 */
+    if (!cgroup) /* a client on a host with cgroup v1 requests no cgroup namespace, but the guest
+                    has v2 */
         json_array_append_new(list, json_pack("{s:s}", "type", "cgroup"));
 }
 
@@ -214,7 +216,7 @@ static void fit_resources(json_t *linux_part)
     for (size_t i = 0; i < ARRAY_LEN(hosts); i++)
         json_object_del(resources, hosts[i]);
     if (json_integer_value(js_get(js_get(resources, "pids"), "limit")) == 0)
-        json_object_del(resources, "pids"); /* clients that say nothing say 0 */
+        json_object_del(resources, "pids"); /* clients without a value send 0 */
     if (!json_is_object(cpu))
         return;
     period = js_get(cpu, "period");
@@ -248,7 +250,8 @@ static void fit_windows(json_t *root, const struct document_opts *o)
 
 /* --- all of it --- */
 
-/* What the agent reads. Which of the last three a container may set is the caller's to decide. */
+/* The annotations that the agent reads. The caller decides which of the last three a container may
+ * set. */
 static bool for_agent(const void *arg, const char *key)
 {
     static const char *const known[] = { SPEC_TYPE_KEY,     SPEC_SANDBOX_KEY,    POD_RESOLV_CONF,

@@ -1,5 +1,5 @@
 /* document.h - what the guest gets to make a container of: the client's OCI spec, made fit for
- * another kernel (reference/host.md §15.3). Pure JSON; never waits. */
+ * another kernel (docs/reference/host.md §15.3). Pure JSON; never waits. */
 #pragma once
 #include "oci/spec.h"
 #include <stdint.h>
@@ -15,12 +15,11 @@ struct document_opts {
     /* Of the container whose processes this one is to see, if not the pod's. 0: none. */
     uint32_t target_pid;
     /* The pod's network namespace in the guest (network_opts.guest_ns): all of its containers name
-     * the same, whoever comes first makes it. NULL: one of its own with loopback only, or
-     * pod_pid's.
+     * the same, and the first one makes it. NULL: one of its own with loopback only, or pod_pid's.
      */
     const char *network_namespace;
-    /* No seccomp filter, and every device of the VM. Of annotations only the administrator's
-     * allow-list lets this through: the guest decides by this field alone. */
+    /* No seccomp filter, and every device of the VM. An annotation sets it only if the
+     * administrator's allow-list permits; the guest checks this field alone. */
     bool privileged;
     /* PCI devices, as the guest names them. NULL: none. */
     const struct strv *devices;
@@ -29,9 +28,9 @@ struct document_opts {
 /* Rewrites spec in place for the guest.
  * Hooks (hooks.h), the host's cgroup and its limits on devices, block I/O, huge pages and network
  * are left out. Paths of namespaces mean nothing in the guest: a workload's become its pod's,
- * others become new ones. A container never gets the VM's own network, which holds the link to us,
- * and sees its own cgroup only, with its limits. Of its annotations the guest sees those that the
- * agent reads: crun has some of its own (run.oci.*) which would replace the seccomp filter. */
+ * others become new ones. A container never gets the VM's own network, which holds the link to the
+ * host, and sees only its own cgroup, with its limits. Of its annotations the guest sees those that
+ * the agent reads: crun has some of its own (run.oci.*) which would replace the seccomp filter. */
 void document_fit(struct spec *spec, const struct document_opts *o);
 
 /* One entry of mounts. Strings are borrowed. */
@@ -48,16 +47,16 @@ struct document_mount {
     bool follow;   /* what the host mounts below it later shows too: "rslave", "slave" */
     bool raw;      /* a disk: not mounted, but a device node in the container */
 };
-/* ERR_INVALID names a type that the guest cannot mount, or a source that is no absolute path. (Not
- * ERR_UNIMPLEMENTED: containerd would take that for an older shim and ask again.) */
+/* ERR_INVALID names a type that the guest cannot mount, or a source that is not an absolute path.
+ * (Not ERR_UNIMPLEMENTED: containerd would take the shim for an older one and retry.) */
 int document_mount(const json_t *mount, struct document_mount *ret, struct err *err);
 /* What the guest is to bind instead, once the host's part is done. */
 void document_mount_set(json_t *mount, const char *guest_path);
 /* For a directory that is read-only on the host but for what is mounted below it: in the guest both
  * are one mount. */
 void document_mount_writable(json_t *mount);
-/* Behind that: a node on it is a name and no device. crun forgets what the guest's own mount of it
- * forbids. */
+/* Follows that mount: a device node on it cannot be opened. crun does not keep the flags of the
+ * guest's own mount. */
 void document_mount_nodev(json_t *mount);
 
 /* One entry of linux.devices, which names a device of the host. */

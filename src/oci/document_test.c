@@ -152,7 +152,7 @@ TEST(a_workload_shares_its_pods_namespaces)
                "pod");
 }
 
-TEST(nobody_gets_the_vms_own_network)
+TEST(no_container_gets_the_vms_own_network)
 {
     AUTO(json_decref)
     json_t *doc = build("{\"process\":{\"args\":[\"x\"],\"cwd\":\"/\"},\"root\":{},\"linux\":{}}",
@@ -161,7 +161,7 @@ TEST(nobody_gets_the_vms_own_network)
     ASSERT_STR(ns_path(doc, "network"), "new");
 }
 
-TEST(privileged_goes_without_seccomp_and_is_a_field_of_ours)
+TEST(privileged_has_no_seccomp_and_is_a_field_of_lcow)
 {
     struct document_opts o = standalone;
 
@@ -207,7 +207,7 @@ static int look(const char *text, struct document_mount *ret, struct err *err)
     return document_mount(m, ret, err);
 }
 
-TEST(mounts_are_told_apart)
+TEST(kinds_of_mounts_are_distinguished)
 {
     struct document_mount m;
     struct err err = ERR_INIT;
@@ -301,7 +301,7 @@ TEST(a_device_that_was_asked_for_is_not_one_of_all)
     ASSERT_FAIL(document_device(s, json_array_get(list, 3), &d, &err), err, ERR_INVALID);
 }
 
-TEST(pci_devices_are_told_as_the_original_tells_them)
+TEST(pci_devices_are_described_as_in_the_original)
 {
     AUTO(strv_release) struct strv places = { 0 };
     struct document_opts o = standalone;

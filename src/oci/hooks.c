@@ -34,18 +34,19 @@ static int check(const char *kind, size_t i, const json_t *hook, bool run, struc
                        "CDI specification or NRI plugin)",
                        kind, i, path);
     if (!run)
-        return err_set(err, ERR_INVALID,
-                       "hook %s[%zu] (%.200s) is refused by the configuration: set hooks = run in "
-                       "lcow.conf, or remove it where it comes from (client, CDI specification or "
-                       "NRI plugin)",
-                       kind, i, path);
+        return err_set(
+            err, ERR_INVALID,
+            "hook %s[%zu] (%.200s) is refused by the configuration: set hooks = run in "
+            "lcow.conf, or remove it where it comes from (client, CDI specification or NRI plugin)",
+            kind, i, path);
     if (path[0] != '/')
-        return err_set(err, ERR_INVALID, "hook %s[%zu]: path \"%.200s\" is not an absolute path",
-                       kind, i, path);
+        return err_set(err, ERR_INVALID,
+                       "invalid hook %s[%zu]: path \"%.200s\" is not an absolute path", kind, i,
+                       path);
     if (timeout && (!json_is_integer(timeout) || json_integer_value(timeout) < 1 ||
                     json_integer_value(timeout) > TIMEOUT_MAX_S))
-        return err_set(err, ERR_INVALID, "hook %s[%zu] (%.200s): timeout must be 1–%d s", kind, i,
-                       path, TIMEOUT_MAX_S);
+        return err_set(err, ERR_INVALID, "invalid hook %s[%zu] (%.200s): timeout must be 1–%d s",
+                       kind, i, path, TIMEOUT_MAX_S);
     return 0;
 }
 
@@ -56,8 +57,8 @@ int hooks_read(const struct spec *s, bool run, struct hooks **ret, struct err *e
     const char *kind, *version = spec_text(root, "ociVersion");
     size_t i, n = 0;
 
-    json_object_foreach(lists, kind, list){
-        json_array_foreach(list, i, hook){ if (check(kind, i, hook, run, err) < 0) return -1;
+    json_object_foreach(lists, kind, list){ json_array_foreach(list, i, hook){
+        if (check(kind, i, hook, run, err) < 0) return err_blame(err, REASON_UNSUPPORTED);
     n++;
 }
 }
@@ -67,7 +68,7 @@ if (n == 0)
 *ret = mem_new(struct hooks);
 **ret = (struct hooks){ json_incref(lists), json_object() };
 json_object_set_new((*ret)->state, "ociVersion", json_string(version[0] ? version : "1.0.2"));
-if (annotations) /* a copy: the spec's own are taken away */
+if (annotations) /* a copy, because the spec's own are removed */
     json_object_set_new((*ret)->state, "annotations", json_deep_copy(annotations));
 return 0;
 }

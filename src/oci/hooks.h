@@ -1,7 +1,7 @@
-/* hooks.h - the hooks of a spec (runtime-spec, POSIX-platform hooks). Those of the runtime's
- * namespace run on the host, as with runc: prestart, createRuntime, poststart, poststop. Those of
- * the container's namespace are refused: it is in the VM (docs/decisions/0028). Pure JSON; never
- * waits. */
+/* hooks.h - the hooks of a spec (runtime-spec, POSIX-platform hooks). Hooks of the runtime's
+ * namespace run on the host, as with runc: prestart, createRuntime, poststart, poststop. Hooks of
+ * the container's namespace are refused, because it is in the VM (docs/decisions/0028). Pure JSON;
+ * never waits. */
 #pragma once
 #include "base/mem.h"
 #include "base/str.h"
@@ -13,8 +13,8 @@ struct err;
 struct hooks;
 struct spec;
 
-/* *ret: NULL if there is none. Keeps what it needs of the spec. run: else all are refused.
- * ERR_INVALID names the hook and the remedy. */
+/* *ret: NULL if there is none. Keeps what it needs of the spec. Unless run is set, all hooks are
+ * refused. ERR_INVALID names the hook and the remedy. */
 int hooks_read(const struct spec *s, bool run, struct hooks **ret, struct err *err);
 void hooks_free(struct hooks *h);
 

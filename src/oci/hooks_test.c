@@ -41,7 +41,7 @@ TEST(hooks_of_the_containers_namespaces_are_refused_by_name)
             "specification or NRI plugin)");
 }
 
-TEST(hooks_of_the_host_are_refused_where_the_configuration_says_so)
+TEST(hooks_of_the_host_are_refused_by_configuration)
 {
     refused(HOOK("createRuntime", ""), false,
             "hook createRuntime[0] (/bin/h) is refused by the configuration: set hooks = run in "
@@ -52,13 +52,14 @@ TEST(hooks_of_the_host_are_refused_where_the_configuration_says_so)
 TEST(a_hook_that_cannot_be_run_is_named)
 {
     refused("{\"prestart\":[{\"path\":\"/a\"},{\"path\":\"b\"}]}", true,
-            "hook prestart[1]: path \"b\" is not an absolute path");
+            "invalid hook prestart[1]: path \"b\" is not an absolute path");
     refused(HOOK("poststop", ",\"timeout\":0"), true,
-            "hook poststop[0] (/bin/h): timeout must be 1–3600 s");
-    refused("{\"poststart\":[7]}", true, "hook poststart[0]: path \"\" is not an absolute path");
+            "invalid hook poststop[0] (/bin/h): timeout must be 1–3600 s");
+    refused("{\"poststart\":[7]}", true,
+            "invalid hook poststart[0]: path \"\" is not an absolute path");
 }
 
-TEST(none_is_none)
+TEST(a_spec_without_hooks_has_none)
 {
     struct hooks *h = NULL;
     struct err err = ERR_INIT;

@@ -29,12 +29,13 @@ int pods_refuse(const char *type, struct err *err)
 
     while (i + 1 < ARRAY_LEN(hosts) && !str_eq(hosts[i].type, type))
         i++;
-    return err_set(err, ERR_INVALID, "the host's %s namespace (%s) is not possible: %s", type,
-                   hosts[i].options, hosts[i].why);
+    return err_because(err, REASON_HOST_NAMESPACE, ERR_INVALID,
+                       "the host's %s namespace (%s) is not possible: %s", type, hosts[i].options,
+                       hosts[i].why);
 }
 
-/* A pod's containers join what is the pod's, by paths of its process; nobody else joins anything
- * but a network, which CNI has made. */
+/* A pod's containers join the pod's namespaces, by paths of its process. Other containers join only
+ * a network namespace, which CNI has made. */
 static int check_paths(const struct spec *s, struct err *err)
 {
     static const char *const types[] = { "pid", "ipc", "uts" };
@@ -42,16 +43,18 @@ static int check_paths(const struct spec *s, struct err *err)
 
     for (size_t i = 0; i < ARRAY_LEN(types); i++)
         if (spec_namespace(s, types[i], &path) && path[0])
-            return err_set(err, ERR_INVALID,
-                           "the %s namespace %.128s cannot be joined: it is the host's or another "
-                           "container's, outside of the VM",
-                           types[i], path);
+            return err_because(
+                err, REASON_FOREIGN_NAMESPACE, ERR_INVALID,
+                "the %s namespace %.128s cannot be joined: it is the host's or another "
+                "container's, outside of the VM",
+                types[i], path);
     return 0;
 }
 
 static int check_namespaces(const struct spec *s, enum spec_kind kind, struct err *err)
 {
-    if (kind == SPEC_WORKLOAD || !names(s, "mount")) /* its pod was asked; not one of a client */
+    if (kind == SPEC_WORKLOAD ||
+        !names(s, "mount")) /* checked for its pod; the path does not come from a client */
         return 0;
     for (const char *const *type = (const char *const[]){ "network", "pid", "ipc", NULL }; *type;
          type++)
@@ -73,30 +76,33 @@ static int check_propagation(const json_t *mount, struct err *err)
         const char *word = json_string_value(o);
 
         if (str_eq(word, "rshared") || str_eq(word, "shared"))
-            return err_set(err, ERR_INVALID,
-                           "mount on %.128s: %s propagation (Bidirectional) is not possible: what "
-                           "is mounted in the VM cannot appear on the host",
-                           spec_text(mount, "destination"), word);
+            return err_because(
+                err, REASON_MOUNT_PROPAGATION, ERR_INVALID,
+                "mount on %.128s: %s propagation (Bidirectional) is not possible: what "
+                "is mounted in the VM cannot appear on the host",
+                spec_text(mount, "destination"), word);
     }
     return 0;
 }
 
-/* Of a CDI specification, too. */
+/* A CDI specification can add these, too. */
 static int check_host_parts(const struct spec *s, struct err *err)
 {
     const json_t *linux_part = js_get(spec_json(s), "linux"), *rdt = js_get(linux_part, "intelRdt");
     const char *name = json_object_iter_key(json_object_iter(js_get(linux_part, "netDevices")));
 
     if (name)
-        return err_set(err, ERR_INVALID,
-                       "linux.netDevices: the host's interface %.32s cannot be moved into the VM; "
-                       "attach it by CNI, or as a PCI device (allow_devices)",
-                       name);
+        return err_because(
+            err, REASON_UNSUPPORTED, ERR_INVALID,
+            "linux.netDevices: the host's interface %.32s cannot be moved into the VM; "
+            "attach it by CNI, or as a PCI device (allow_devices)",
+            name);
     if (json_object_size(rdt) > 0)
-        return err_set(err, ERR_INVALID,
-                       "linux.intelRdt (class \"%.64s\") is not possible: the VM has no resctrl; "
-                       "remove the class",
-                       spec_text(rdt, "closID"));
+        return err_because(
+            err, REASON_UNSUPPORTED, ERR_INVALID,
+            "linux.intelRdt (class \"%.64s\") is not possible: the VM has no resctrl; "
+            "remove the class",
+            spec_text(rdt, "closID"));
     return 0;
 }
 
@@ -170,8 +176,8 @@ static int shm_bytes(const struct spec *s, const json_t *mount, uint64_t *ret, s
     *ret = SHM_DEFAULT;
     if (said && said[0]) {
         if (str_to_u64(said, UINT64_MAX >> 20, ret) < 0 || *ret == 0)
-            return err_set(err, ERR_INVALID,
-                           "annotation " SPEC_SHM_SIZE_KEY " is \"%.32s\", not a size", said);
+            return err_because(err, REASON_INVALID_ANNOTATION, ERR_INVALID,
+                               "annotation " SPEC_SHM_SIZE_KEY " is \"%.32s\", not a size", said);
         *ret <<= 10;
         return 0;
     }
@@ -192,7 +198,8 @@ static int share_shm(struct spec *s, json_t *mount, struct err *err)
     json_object_set_new(mount, "options",
                         json_pack("[s,s,s,s]", "rbind", "nosuid", "noexec", "nodev"));
     volume_write(&v, "", mount);
-    /* It is the pod's: the guest would make it one of this container alone. */
+    /* Removes the annotation: the size is the pod's, but the guest would apply it to this container
+     * alone. */
     json_object_del(js_get(spec_json(s), "annotations"), SPEC_SHM_SIZE_KEY);
     return 0;
 }

@@ -1,5 +1,5 @@
-/* pods.h - what a pod asks of a kernel that it believes to share with the host: refused where a VM
- * cannot give it, made the pod's own where it can. Pure JSON; never waits. */
+/* pods.h - settings of a pod that assume the host's kernel: refused where a VM cannot provide them,
+ * else mapped to the pod's VM. Pure JSON; never waits. */
 #pragma once
 #include "oci/spec.h"
 #include <stdint.h>
@@ -9,13 +9,13 @@ struct err;
 /* Of a pod's first container: the text of /etc/resolv.conf in its containers. From our host side to
  * our guest; see docs/decisions/0003. */
 #define POD_RESOLV_CONF "io.lcow.resolv-conf"
-/* Of a spec that a client wrote: takes away what only we may say. */
+/* Removes from a client's spec what only lcow may set. */
 void pods_drop_ours(struct spec *s);
 
-/* ERR_INVALID says in so many words what is not possible, before any VM is made: the host's
- * network, processes or IPC, mounts that are to reach back to the host, the host's interfaces and
+/* ERR_INVALID names what is unsupported, before a VM is created: the host's
+ * network, processes or IPC, mounts that would propagate to the host, the host's interfaces and
  * cache classes.
- * (Not ERR_UNIMPLEMENTED: containerd would take that for an older shim and ask again.) */
+ * (Not ERR_UNIMPLEMENTED: containerd would take the shim for an older one and retry.) */
 int pods_check(const struct spec *s, enum spec_kind kind, struct err *err);
 
 /* That refusal. type: network, pid or ipc. Always -1. */
@@ -23,9 +23,9 @@ int pods_refuse(const char *type, struct err *err);
 
 /* The pod's /dev/shm becomes a tmpfs in the VM that all containers of the pod share, whether the
  * client describes it as a directory of the host (containerd's pause container) or as a tmpfs
- * beside a shared IPC namespace (containerd's sandboxer "shim"). Its size is that of the annotation
- * (of whoever names it first), else of the tmpfs, else containerd's. A volume on /dev/shm stays.
- * ERR_INVALID: a size that is none. */
+ * beside a shared IPC namespace (containerd's sandboxer "shim"). Its size comes from the annotation
+ * of the first container that has one, else from the tmpfs, else from containerd's default. A
+ * volume on /dev/shm stays. ERR_INVALID: an invalid size. */
 int pods_fit(struct spec *s, enum spec_kind kind, const char *pod_id, struct err *err);
 
 /* N of a namespace whose path is /proc/N/ns/..., which is a process on the host; 0 if none. */

@@ -178,7 +178,7 @@ int spec_from_json(json_t *root, struct spec **ret, struct err *err)
     if (!json_is_object(root))
         return err_set(err, ERR_INVALID, "OCI spec: not an object");
     if (check(root, err) < 0)
-        return -1;
+        return err_blame(err, REASON_INVALID_SPEC);
     *ret = mem_new(struct spec);
     (*ret)->root = json_incref(root);
     return 0;
@@ -275,17 +275,19 @@ int spec_kind(const struct spec *s, const char *own_id, enum spec_kind *ret, con
         return 0;
     }
     if (has_type != has_sandbox)
-        return err_set(err, ERR_INVALID, "annotation %s is set, but %s is not",
-                       has_type ? SPEC_TYPE_KEY : SPEC_SANDBOX_KEY,
-                       has_type ? SPEC_SANDBOX_KEY : SPEC_TYPE_KEY);
+        return err_because(err, REASON_INVALID_ANNOTATION, ERR_INVALID,
+                           "invalid annotations: %s is set, but %s is not",
+                           has_type ? SPEC_TYPE_KEY : SPEC_SANDBOX_KEY,
+                           has_type ? SPEC_SANDBOX_KEY : SPEC_TYPE_KEY);
     if (strcmp(type, "sandbox") == 0)
         *ret = SPEC_SANDBOX;
     else if (strcmp(type, "container") == 0)
         *ret = SPEC_WORKLOAD;
     else
-        return err_set(err, ERR_INVALID,
-                       "annotation %s is \"%.64s\": it must be \"sandbox\" or \"container\"",
-                       SPEC_TYPE_KEY, type);
+        return err_because(
+            err, REASON_INVALID_ANNOTATION, ERR_INVALID,
+            "invalid annotation %s = \"%.64s\": must be \"sandbox\" or \"container\"",
+            SPEC_TYPE_KEY, type);
     *ret_pod = sandbox;
     return 0;
 }
@@ -344,8 +346,9 @@ bool spec_namespace(const struct spec *s, const char *type, const char **ret_pat
     return false;
 }
 
-/* What the kubelet says of all containers of the pod together, as containerd passes it on with the
- * pause container, whose own limits say nothing of theirs. What is no number, or 0: not said. */
+/* The kubelet's limits for all containers of the pod together, which containerd sends with the
+ * pause container. The pause container's own limits do not include them. A value that is 0 or not a
+ * number is ignored. */
 static bool pods_number(const struct spec *s, const char *what, uint64_t *ret)
 {
     AUTO_FREE char *key = str_format("io.kubernetes.cri.sandbox-%s", what);
@@ -405,7 +408,7 @@ int spec_limits(const struct spec *s, struct spec_limits *ret, struct err *err)
 int spec_process_check(const json_t *process, struct err *err)
 {
     if (!json_is_object(process))
-        return err_set(err, ERR_INVALID, "process of the exec: not an object");
+        return err_set(err, ERR_INVALID, "invalid process of the exec: not an object");
     return check_process(process, "process", err);
 }
 
@@ -414,7 +417,7 @@ int spec_process_parse(const char *text, size_t len, bool terminal, json_t **ret
     AUTO(json_decref) json_t *process = NULL;
 
     if (!text || len == 0)
-        return err_set(err, ERR_INVALID, "exec without a process: its spec is missing");
+        return err_set(err, ERR_INVALID, "invalid exec: its process spec is missing");
     if (js_parse(text, len, SPEC_MAX_BYTES, &process, err) < 0)
         return err_wrap(err, "process of the exec");
     if (spec_process_check(process, err) < 0)

@@ -1,5 +1,5 @@
 /* spec.h - an OCI runtime spec: read with limits, checked once, then asked and rewritten. Used by
- * host and guest. Keeps the JSON tree, so that what we do not know passes through unchanged.
+ * host and guest. Keeps the JSON tree, so that unknown fields pass through unchanged.
  * Never waits; loading a client's file is done by the caller through base/offload. */
 #pragma once
 #include "base/json.h"
@@ -40,7 +40,7 @@ json_t *spec_json(const struct spec *s);
 const char *spec_annotation(const struct spec *s, const char *key); /* NULL if absent */
 /* Only where it is absent. */
 void spec_annotation_default(struct spec *s, const char *key, const char *value);
-/* Only those remain for which keep says so. */
+/* Keeps only those for which keep returns true. */
 void spec_annotations_keep(struct spec *s, bool (*keep)(const void *arg, const char *key),
                            const void *arg);
 
@@ -49,7 +49,7 @@ void spec_annotations_keep(struct spec *s, bool (*keep)(const void *arg, const c
 int spec_kind(const struct spec *s, const char *own_id, enum spec_kind *ret, const char **ret_pod,
               struct err *err);
 
-/* The CRI made it: it is thrown away when it has ended, and another is made in its place. */
+/* The CRI made it: after its exit it is deleted and replaced by a new one. */
 bool spec_is_cri(const struct spec *s);
 
 bool spec_terminal(const struct spec *s);
@@ -60,7 +60,7 @@ int spec_oom_score_adj(const struct spec *s, bool *ret_set);
 /* A namespace entry: false if absent; *ret_path is "" if it is to be a new one. Borrowed. */
 bool spec_namespace(const struct spec *s, const char *type, const char **ret_path);
 /* Limits that size the VM; 0 if none. quota and period in microseconds. Of a pod's first container:
- * those of the whole pod, if the CRI tells them. */
+ * those of the whole pod, if the CRI sends them. */
 struct spec_limits {
     uint64_t memory_bytes;
     uint64_t cpu_period;
@@ -68,7 +68,7 @@ struct spec_limits {
     uint64_t cpu_shares;
 };
 int spec_limits(const struct spec *s, struct spec_limits *ret, struct err *err);
-/* The same from LinuxResources of an update: what they do not say stays; -1 takes a limit away. */
+/* The same from LinuxResources of an update: absent limits stay; -1 removes a limit. */
 int spec_limits_update(const json_t *resources, struct spec_limits *l, struct err *err);
 
 /* An OCI process as in Exec: checked (args not empty, cwd absolute). Caller frees with
@@ -76,9 +76,8 @@ int spec_limits_update(const json_t *resources, struct spec_limits *l, struct er
 int spec_process_check(const json_t *process, struct err *err);
 int spec_process_parse(const char *text, size_t len, bool terminal, json_t **ret, struct err *err);
 
-/* what our host adds to an entry of linux.devices for our guest
- * (docs/decisions/0003). Pure. */
-/* No client may say what only we say. */
+/* What the shim adds to an entry of linux.devices for the guest (docs/decisions/0003). Pure.
+ * Removes such keys from a client's spec. */
 void device_clear(json_t *device);
 /* It is left out if the VM has none of that name. */
 void device_set_optional(json_t *device);

@@ -1,4 +1,4 @@
-/* spec_test.c - what a spec must have, what it tells, and that nonsense is refused by name. */
+/* spec_test.c - which fields a spec must have, what is read, and what is refused by name. */
 #include "base/err.h"
 #include "harness/tap.h"
 #include "oci/spec.h"

@@ -22,8 +22,10 @@ static char *read_map(const json_t *obj, const char *key, struct err *err)
 
         if (!json_is_object(item) || js_u32(item, "containerID", &inside, err) < 0 ||
             js_u32(item, "hostID", &outside, err) < 0 || js_u32(item, "size", &size, err) < 0) {
-            err_set(err, ERR_INVALID,
-                    "%s[%zu] is not containerID, hostID and size, each at most 4294967295", key, i);
+            err_set(
+                err, ERR_INVALID,
+                "invalid %s[%zu]: must be containerID, hostID and size, each at most 4294967295",
+                key, i);
             return NULL;
         }
         sbuf_addf(&text, "%s%u:%u:%u", i ? "," : "", inside, outside, size);
@@ -58,7 +60,7 @@ int userns_read(const struct spec *s, struct idmap *ret, struct err *err)
     uint32_t id;
 
     if (read_maps(js_get(spec_json(s), "linux"), &m, err) < 0)
-        return err_wrap(err, "OCI spec: linux");
+        return err_wrap_because(err, REASON_INVALID_ID_MAPPING, "OCI spec: linux");
     if (own && !m.uid)
         return err_set(err, ERR_INVALID,
                        "OCI spec: linux.namespaces has a user namespace, but linux.uidMappings and "
@@ -100,17 +102,17 @@ int userns_take_mount(json_t *mount, const struct idmap *container, struct idmap
 
     asked = take_option(mount, "ridmap") || asked;
     if (read_maps(mount, ret, err) < 0)
-        return err_wrap(err, "mount on %.128s", spec_text(mount, "destination"));
+        return err_wrap_because(err, REASON_INVALID_ID_MAPPING, "mount on %.128s",
+                                spec_text(mount, "destination"));
     json_object_del(mount, "uidMappings");
     json_object_del(mount, "gidMappings");
     if (!asked || ret->uid)
         return 0;
     if (!container->uid)
-        return err_set(
-            err, ERR_INVALID,
-            "mount on %.128s: option idmap without uidMappings, and the container has no "
-            "user namespace",
-            spec_text(mount, "destination"));
+        return err_set(err, ERR_INVALID,
+                       "mount on %.128s: option idmap requires uidMappings or a container with a "
+                       "user namespace",
+                       spec_text(mount, "destination"));
     *ret = idmap_copy(container);
     return 0;
 }

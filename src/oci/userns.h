@@ -10,6 +10,6 @@ struct err;
  * releases. */
 int userns_read(const struct spec *s, struct idmap *ret, struct err *err);
 /* Those of an entry of mounts: its own, or with the option idmap or ridmap the container's. Empty:
- * it is not mapped. Its keys and options are gone afterwards. Caller releases. */
+ * it is not mapped. Removes its keys and options. Caller releases. */
 int userns_take_mount(json_t *mount, const struct idmap *container, struct idmap *ret,
                       struct err *err);

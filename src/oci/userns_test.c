@@ -58,8 +58,8 @@ TEST(each_error_is_named)
     refused(USER, "[{\"containerID\":0,\"hostID\":4294967290,\"size\":10}]", ONE,
             "OCI spec: linux: uidMappings[0]: its ids exceed 4294967294");
     refused(USER, ONE, "[{\"hostID\":1,\"size\":4294967296}]",
-            "OCI spec: linux: gidMappings[0] is not containerID, hostID and size, each at most "
-            "4294967295");
+            "OCI spec: linux: invalid gidMappings[0]: must be containerID, hostID and size, each "
+            "at most 4294967295");
     refused(USER, ONE,
             "[{\"containerID\":0,\"hostID\":9,\"size\":2},{\"containerID\":1,\"hostID\":90,"
             "\"size\":1}]",
@@ -107,8 +107,9 @@ TEST(a_mount_has_its_own_ids_or_the_containers)
     idmap_release(&ids);
     ASSERT_FAIL(take("{\"destination\":\"/a\",\"options\":[\"idmap\"]}", &none, &ids, &err), err,
                 ERR_INVALID);
-    ASSERT_STR(err.msg, "mount on /a: option idmap without uidMappings, and the container has no "
-                        "user namespace");
+    ASSERT_STR(
+        err.msg,
+        "mount on /a: option idmap requires uidMappings or a container with a user namespace");
     err_clear(&err);
     ASSERT_FAIL(take("{\"destination\":\"/a\",\"uidMappings\":" ONE "}", &none, &ids, &err), err,
                 ERR_INVALID);

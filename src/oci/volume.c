@@ -57,8 +57,8 @@ static int read_dirs(const json_t *said, struct volume *v, struct err *err)
     if (js_arr(said, "Dirs", &dirs, err) < 0)
         return -1;
     if (dirs && json_array_size(dirs) > VOLUME_DIRS_MAX)
-        return err_set(err, ERR_INVALID, "%zu directories, at most %d", json_array_size(dirs),
-                       VOLUME_DIRS_MAX);
+        return err_set(err, ERR_INVALID, "too many directories: %zu, at most %d",
+                       json_array_size(dirs), VOLUME_DIRS_MAX);
     json_array_foreach(dirs, i, d)
     {
         uint32_t mode = 0755, uid = 0, gid = 0;
@@ -67,7 +67,7 @@ static int read_dirs(const json_t *said, struct volume *v, struct err *err)
         if (!json_is_object(d) || js_str(d, "Path", &path, err) < 0 ||
             js_u32(d, "Mode", &mode, err) < 0 || js_u32(d, "Uid", &uid, err) < 0 ||
             js_u32(d, "Gid", &gid, err) < 0)
-            return err_set(err, ERR_INVALID, "Dirs[%zu] is malformed", i);
+            return err_set(err, ERR_INVALID, "invalid Dirs[%zu]", i);
         volume_add_dir(v, path, mode, uid, gid);
     }
     return 0;
@@ -102,7 +102,7 @@ bool volume_path_is_clean(const char *path)
 }
 
 /* …/pods/UID/volume-subpaths/NAME/CONTAINER/N, on which the kubelet has bound a directory of the
- * volume NAME, of whatever kind that is. */
+ * volume NAME, of any kind. */
 static bool is_subpath(const char *path, const char *kind, const char *tail, char **ret_dir)
 {
     static const char subpaths[] = "/volume-subpaths/";

@@ -78,7 +78,7 @@ TEST(what_the_host_writes_the_guest_reads)
     ASSERT(!there);
 }
 
-TEST(nonsense_is_refused)
+TEST(invalid_volumes_are_refused)
 {
     static const char *const bad[] = { "{\"lcow.volume\":1}", "{\"lcow.volume\":{\"At\":1}}",
                                        "{\"lcow.volume\":{\"Dirs\":[1]}}",

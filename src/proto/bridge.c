@@ -31,13 +31,14 @@ int bridge_header_decode(const uint8_t in[BRIDGE_HEADER_BYTES], enum bridge_side
     struct bridge_header h = { le32toh(w.type), le32toh(w.size), le64toh(w.id) };
 
     if (h.size < BRIDGE_HEADER_BYTES || h.size > max)
-        return err_set(err, ERR_INVALID, "bridge frame of type 0x%08x: size %u is not in %u to %u",
+        return err_set(err, ERR_INVALID,
+                       "bridge frame of type 0x%08x has invalid size %u: must be %u–%u bytes",
                        h.type, h.size, BRIDGE_HEADER_BYTES, max);
     if (receiver == BRIDGE_SIDE_HOST && bridge_kind(h.type) != BRIDGE_KIND_RESPONSE &&
         h.type != BRIDGE_CONTAINER_NOTIFICATION)
         return err_set(err, ERR_INVALID,
-                       "bridge frame of type 0x%08x: the guest may send responses and container "
-                       "notifications only",
+                       "invalid bridge frame of type 0x%08x: the guest may send only responses and "
+                       "container notifications",
                        h.type);
     *ret = h;
     return 0;
@@ -103,7 +104,7 @@ int bridge_err(struct err *err, uint32_t hr, const char *fmt, ...)
     text = str_vformat(fmt, ap);
     va_end(ap);
     err_set(err, code_of_hr(hr), "%s", text);
-    /* A guest may fail with a success code. */
+    /* An untrusted guest may report a failure with a success code. */
     err->sys = (int32_t)((int32_t)hr < 0 ? hr : BRIDGE_HR_FAIL);
     return -1;
 }
@@ -123,7 +124,7 @@ int bridge_request_encode(const struct bridge_request *r, uint64_t id, struct sb
     struct bridge_request base = *r;
 
     if (!message || bridge_kind(r->type) != BRIDGE_KIND_REQUEST)
-        return err_set(err, ERR_INVALID, "0x%08x is no bridge request", r->type);
+        return err_set(err, ERR_INVALID, "0x%08x is not a bridge request", r->type);
     if (!base.activity_id)
         base.activity_id = BRIDGE_NULL_ID;
     jsw_init(&w, JSW_PLAIN); /* the host's outer encoding leaves < > & alone */
@@ -132,7 +133,7 @@ int bridge_request_encode(const struct bridge_request *r, uint64_t id, struct sb
     bridge_fields_encode(&w, message->request, &base);
     jsw_end_obj(&w);
     if (w.out.len > BRIDGE_MAX_REQUEST - BRIDGE_HEADER_BYTES - 1)
-        return err_set(err, ERR_EXHAUSTED, "%s request of %zu bytes is beyond the %u allowed",
+        return err_set(err, ERR_EXHAUSTED, "%s request is too long: %zu bytes, at most %u",
                        message->name, w.out.len, BRIDGE_MAX_REQUEST);
     bridge_frame_add(out, r->type, id, &w, BRIDGE_LINE_FEED);
     return 0;
@@ -166,7 +167,7 @@ int bridge_request_decode(uint32_t type, const void *payload, size_t len,
     bridge_fields_default(&bridge_request_base, ret);
     if (decode_request(type, payload, len, ret, err) == 0)
         return 0;
-    if (err->sys >= 0) /* from the JSON code, which knows no HRESULT */
+    if (err->sys >= 0) /* from the JSON code, which does not set an HRESULT */
         err->sys = (int32_t)BRIDGE_HR_INVALID_JSON;
     return err_wrap(err, "%s request", bridge_message_name(type));
 }

@@ -1,6 +1,6 @@
 /* bridge.h - the GCS bridge protocol: frames and every message, bytes <-> structs
- * (reference/gcs-protocol.md §2, §3, §10). Pure codec for both ends, byte for byte as hcsshim and
- * its guest write it. No I/O, never waits.
+ * (docs/reference/gcs-protocol.md §2, §3, §10). Pure codec for both ends, byte for byte as hcsshim
+ * and its guest write it. No I/O, never waits.
  *
  * Host:  fill a struct bridge_request, bridge_request_encode(), send; read 16 bytes,
  *        bridge_header_decode(), read the payload, bridge_response_decode() with the type of the
@@ -30,9 +30,10 @@ struct bridge_mem;
 
 #define BRIDGE_HEADER_BYTES 16
 /* Limits for bridge_header.size, header included. */
-#define BRIDGE_MAX_REQUEST (16u << 20)  /* what our guest takes; seccomp and policy are large */
-#define BRIDGE_MAX_RESPONSE (64u << 10) /* what hcsshim takes, so what our guest sends */
-#define BRIDGE_MAX_RECEIVE (1u << 20)   /* what our host takes: a long dump is no reason to die */
+#define BRIDGE_MAX_REQUEST (16u << 20)  /* lcow's guest accepts it; seccomp and policy are large */
+#define BRIDGE_MAX_RESPONSE (64u << 10) /* what hcsshim accepts, so the guest sends no more */
+#define BRIDGE_MAX_RECEIVE                                                                         \
+    (1u << 20) /* what the shim accepts: a long dump must not end the bridge */
 
 struct bridge_header {
     uint32_t type; /* kind << 28 | category << 20 | number << 8 | version */
@@ -47,8 +48,8 @@ enum bridge_side {
 
 void bridge_header_encode(const struct bridge_header *h, uint8_t out[BRIDGE_HEADER_BYTES]);
 /* -1 with ERR_INVALID if the size is not 16 … max, or if `receiver` must not get such a frame:
- * the host takes responses and container notifications only, the guest takes everything (it
- * answers what it does not know). After an error the stream is lost. */
+ * the host accepts responses and container notifications only, the guest accepts everything (it
+ * answers unknown requests with an error). After an error the stream is lost. */
 int bridge_header_decode(const uint8_t in[BRIDGE_HEADER_BYTES], enum bridge_side receiver,
                          uint32_t max, struct bridge_header *ret, struct err *err);
 
@@ -135,7 +136,7 @@ struct bridge_create {
     const char *bundle_path;
     json_t *spec; /* OciSpecification, an object; the decoder refuses its absence */
     const char *scratch_path;
-    bool privileged; /* of ours */
+    bool privileged; /* lcow's own */
 };
 
 struct bridge_stdio_ports {
@@ -170,8 +171,8 @@ struct bridge_resize {
 
 #define BRIDGE_PROPERTY_PROCESS_LIST "ProcessList"
 #define BRIDGE_PROPERTY_STATISTICS "Statistics"
-/* lcow's own, asked for alone: answered when the kernel killed somebody for want of memory, or when
- * the container is gone. */
+/* lcow's own, asked for alone: answered when the OOM killer has killed a process of the container,
+ * or when the container is gone. */
 #define BRIDGE_PROPERTY_OUT_OF_MEMORY "OutOfMemory"
 /* lcow's own, asked of the VM alone: CLOCK_MONOTONIC at this moment. */
 #define BRIDGE_PROPERTY_CLOCK "Clock"
@@ -347,8 +348,9 @@ struct bridge_span {
 struct bridge_response {
     uint32_t type;           /* of the request or of the response, both are fine */
     uint32_t result;         /* HRESULT; if not 0, none of the union is encoded */
-    const char *activity_id; /* left out unless it is a GUID: hcsshim dies of others */
+    const char *activity_id; /* left out unless it is a GUID: hcsshim crashes on other texts */
     const char *error_message;
+    const char *reason;        /* lcow's own, of a failure: reason_name(); NULL or "": none */
     struct bridge_span *spans; /* the last is the request as a whole; left out if too long */
     size_t n_spans;
     union {
@@ -370,12 +372,12 @@ struct bridge_response bridge_response_for(const struct bridge_request *r);
 void bridge_response_fail(struct bridge_response *r, const struct err *err);
 /* Appends the whole frame, never longer than max (BRIDGE_MAX_RESPONSE): error texts and stacks
  * are cut at a character boundary and end with BRIDGE_CUT. Properties cannot be cut and still be
- * JSON: too long ones become a failure that says so (see bridge_properties_encode, which drops what
- * does not fit). Cannot fail for max >= 1024. */
+ * JSON: too long ones become a failure that gives their size (see bridge_properties_encode, which
+ * drops what does not fit). Cannot fail for max >= 1024. */
 #define BRIDGE_CUT " …[cut]"
 void bridge_response_encode(const struct bridge_response *r, uint64_t id, uint32_t max,
                             struct sbuf *out);
-/* request_type: of the request with this id. An error means that the guest sent rubbish. */
+/* request_type: of the request with this id. An error means an invalid message. */
 int bridge_response_decode(uint32_t request_type, const void *payload, size_t len,
                            struct bridge_response *ret, struct err *err);
 void bridge_response_release(struct bridge_response *r);
@@ -384,7 +386,7 @@ AUTO_VALUE(struct bridge_response, bridge_response_release);
 /* The JSON text in bridge_response.properties. */
 struct bridge_process {
     uint32_t pid; /* in the VM's root pid namespace */
-    /* lcow's own; 0 and "": not told, left out. */
+    /* lcow's own; 0 and "": unknown, left out. */
     uint32_t leader;  /* the exec's process that it descends from, or is; 0: not known, or init */
     const char *name; /* the kernel's, as a process can set it */
     uint64_t age_ms, user_ms, kernel_ms;
@@ -397,7 +399,7 @@ struct bridge_properties {
     const char *metrics_text; /* the same as JSON text, to be encoded as it is; NULL: none */
     bool out_of_memory;       /* OutOfMemory; left out if false */
     uint64_t scratch; /* lcow's own, with Statistics: bytes in use; 0: not known, left out */
-    uint64_t clock;   /* lcow's own, with Clock: ns; 0: not told, left out */
+    uint64_t clock;   /* lcow's own, with Clock: ns; 0: unknown, left out */
     struct bridge_mem *mem;
 };
 /* As much of the process list as fits into a response of BRIDGE_MAX_RESPONSE. Caller frees. */

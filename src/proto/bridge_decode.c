@@ -1,10 +1,10 @@
-/* From JSON text to structs, by the tables and Go's rules (gcs-protocol.md §2.4). */
+/* From JSON text to structs, by the tables and Go's rules (docs/reference/gcs-protocol.md §2.4). */
 #include "base/err.h"
 #include "proto/bridge_priv.h"
 #include <stdio.h>
 #include <string.h>
 
-/* A list whose head holds nothing. */
+/* An empty list. */
 struct bridge_mem {
     struct bridge_mem *next;
     json_t *root;

@@ -119,7 +119,8 @@ static void encode_array(struct jsw *w, const struct bridge_field *f, const void
     jsw_end_arr(w);
 }
 
-/* JSON text as a string. The inner text escapes < > & always (gcs-protocol.md §2.4). */
+/* JSON text as a string. The inner text escapes < > & always (docs/reference/gcs-protocol.md §2.4).
+ */
 static void encode_text(struct jsw *w, const char *key, const struct bridge_schema *schema,
                         const void *base)
 {
@@ -140,7 +141,7 @@ static void encode_modify(struct jsw *w, const char *key, const struct bridge_re
 
     if ((unsigned)modify->resource >= BRIDGE_RES_COUNT ||
         (unsigned)modify->action >= BRIDGE_ACTION_COUNT)
-        abort(); /* our own bug: neither comes from outside */
+        abort(); /* a bug in lcow: neither comes from outside */
     def = &bridge_resources[modify->resource];
     jsw_obj(w, key);
     jsw_str(w, "RequestType", bridge_actions[modify->action]);

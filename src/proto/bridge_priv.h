@@ -64,7 +64,7 @@ extern const struct bridge_schema bridge_request_base, bridge_response_base,
     bridge_notification_schema, bridge_properties_schema;
 extern const struct bridge_resource_def bridge_resources[BRIDGE_RES_COUNT];
 extern const char *const bridge_actions[BRIDGE_ACTION_COUNT];
-/* NULL if nobody knows it. Any kind nibble that goes with the number. */
+/* NULL if it is unknown. Accepts any kind nibble that goes with the number. */
 const struct bridge_message *bridge_message_find(uint32_t type);
 
 /* bridge_decode.c: what a decoded message owns, freed at once. */

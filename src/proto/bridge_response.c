@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What jsw makes of the character at s with JSW_HTML. *ret_len: what to go on by. */
+/* The length of the character at s as jsw writes it with JSW_HTML. *ret_len: its length in s. */
 static size_t escaped_char(const char *s, size_t left, size_t *ret_len)
 {
     uint32_t c = 0;
@@ -74,13 +74,13 @@ int bridge_notification_encode(const struct bridge_notification *notification, s
     jsw_end_obj(&w);
     if (w.out.len > BRIDGE_MAX_RESPONSE - BRIDGE_HEADER_BYTES)
         return err_set(err, ERR_EXHAUSTED,
-                       "container notification of %zu bytes is beyond the %u allowed", w.out.len,
+                       "container notification is too long: %zu bytes, at most %u", w.out.len,
                        BRIDGE_MAX_RESPONSE);
     bridge_frame_add(out, BRIDGE_CONTAINER_NOTIFICATION, 0, &w, BRIDGE_NO_LINE_FEED);
     return 0;
 }
 
-/* What of a response is not the text, generously: base, ActivityId, key. */
+/* An upper bound for the rest of a response: base, ActivityId, key. */
 #define PROPERTIES_OVERHEAD (BRIDGE_HEADER_BYTES + 128u)
 
 char *bridge_properties_encode(const struct bridge_properties *properties)
@@ -98,7 +98,7 @@ char *bridge_properties_encode(const struct bridge_properties *properties)
         len = escaped_len(w.out.data, w.out.len) + PROPERTIES_OVERHEAD;
         if (len <= BRIDGE_MAX_RESPONSE || p.n_processes == 0)
             return jsw_take(&w, &len);
-        /* By their mean length; again if those that stay are longer. */
+        /* Estimates by the mean length; repeats if the remaining ones are longer. */
         over = (len - BRIDGE_MAX_RESPONSE) / (len / p.n_processes + 1) + 1;
         p.n_processes -= over < p.n_processes ? over : p.n_processes;
     }
@@ -134,6 +134,7 @@ void bridge_response_fail(struct bridge_response *r, const struct err *err)
 {
     r->result = bridge_hr(err);
     r->error_message = err->msg;
+    r->reason = err->reason == REASON_NONE ? NULL : reason_name(err->reason);
 }
 
 /* One error record, as the original's guest writes it where it knows no place in its source. */
@@ -208,7 +209,7 @@ void bridge_response_encode(const struct bridge_response *response, uint64_t id,
     }
     if (r.result == BRIDGE_HR_OK && type == bridge_response_type(BRIDGE_GET_PROPERTIES) &&
         (!r.properties || !*r.properties))
-        r.properties = "{}"; /* hcsshim dies of an empty text */
+        r.properties = "{}"; /* hcsshim crashes on an empty text */
     encode_response(&r, &w);
     if (w.out.len > room && r.n_spans > 0) {
         r.n_spans = 0;
@@ -218,7 +219,7 @@ void bridge_response_encode(const struct bridge_response *response, uint64_t id,
         type == bridge_response_type(BRIDGE_DUMP_STACKS) && r.stacks)
         cut_stacks(&r, room, &w);
     if (w.out.len > room && r.result == BRIDGE_HR_OK) {
-        snprintf(text, sizeof(text), "the response of %zu bytes does not fit into a frame of %u",
+        snprintf(text, sizeof(text), "the response is too long for a frame: %zu bytes, at most %u",
                  w.out.len, max);
         r.result = BRIDGE_HR_FAIL;
         r.error_message = text;

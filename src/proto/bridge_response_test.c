@@ -47,6 +47,7 @@ TEST(an_err_carries_its_hresult_through_wrapping_and_over_the_wire)
 
     ASSERT_EQ(bridge_err(&err, BRIDGE_HR_NOT_FOUND, "process %u", 77u), -1);
     err_wrap(&err, "signal");
+    err_blame(&err, REASON_NOT_FOUND);
     ASSERT_EQ(err.code, ERR_NOT_FOUND);
     bridge_response_fail(&resp, &err);
     AUTO(bridge_response_release)
@@ -54,6 +55,7 @@ TEST(an_err_carries_its_hresult_through_wrapping_and_over_the_wire)
     ASSERT_EQ(got.result, BRIDGE_HR_NOT_FOUND);
     ASSERT_STR(got.activity_id, FIXED_ID);
     ASSERT_STR(got.error_message, "signal: process 77");
+    ASSERT_EQ(reason_parse(got.reason), REASON_NOT_FOUND);
 }
 
 TEST(an_err_without_hresult_is_a_plain_failure)
@@ -109,7 +111,7 @@ TEST(a_result_must_be_a_signed_number)
     ASSERT_EQ(r.result, BRIDGE_HR_NO_CONTAINER);
 }
 
-TEST(an_activity_id_that_is_no_guid_is_not_sent)
+TEST(an_activity_id_that_is_not_a_guid_is_not_sent)
 {
     static const char *const bad[] = { "",
                                        "x",
@@ -222,7 +224,7 @@ TEST(long_stacks_are_cut_and_the_frame_uses_its_room)
     }
 }
 
-TEST(long_properties_become_a_failure_that_says_so)
+TEST(long_properties_become_a_failure_with_their_size)
 {
     AUTO_FREE char *text = repeated("\"", 40000);
     size_t size;
@@ -232,7 +234,7 @@ TEST(long_properties_become_a_failure_that_says_so)
                 BRIDGE_MAX_RESPONSE, &size);
 
     ASSERT_EQ(got.result, BRIDGE_HR_FAIL);
-    ASSERT_HAS(got.error_message, "does not fit");
+    ASSERT_HAS(got.error_message, "too long for a frame");
 }
 
 TEST(a_long_process_list_loses_its_end_and_stays_json)
@@ -260,7 +262,7 @@ TEST(a_long_process_list_loses_its_end_and_stays_json)
         ASSERT_EQ(got.processes[i].pid, processes[i].pid);
 }
 
-TEST(what_is_told_of_a_process_is_optional)
+TEST(details_of_a_process_are_optional)
 {
     static const char plain[] = "{\"ProcessList\":[{\"ProcessId\":355},{\"ProcessId\":388}]}";
     static const char full[] =
@@ -335,7 +337,7 @@ TEST(a_notification_that_is_too_long_is_refused)
     ASSERT_EQ(out.len, 0);
 }
 
-TEST(a_response_to_a_message_nobody_knows_is_read_by_its_base)
+TEST(a_response_to_an_unknown_message_is_read_by_its_base)
 {
     AUTO(bridge_response_release) struct bridge_response r = { 0 };
     static const char text[] = "{\"Result\":-2147467263,\"ErrorMessage\":\"no\"}";

@@ -1,4 +1,4 @@
-/* The messages of gcs-protocol.md §3 as tables. */
+/* The messages of docs/reference/gcs-protocol.md §3 as tables. */
 #include "base/err.h"
 #include "proto/bridge_priv.h"
 
@@ -46,7 +46,8 @@ SCHEMA_STATIC(step, STEP, FIELD(STEP, STR, "Name", name, false),
               FIELD(STEP, U64, "Start", start, false), FIELD(STEP, U64, "End", end, false),
               FIELD(STEP, BOOL, "Failed", failed, false));
 SCHEMA(bridge_response_base, RESP, RA(HR, "Result", result), R(STR, "ActivityId", activity_id),
-       R(STR, "ErrorMessage", error_message), ARRAY("Spans", RESP, spans, n_spans, step));
+       R(STR, "ErrorMessage", error_message), R(STR, "Reason", reason),
+       ARRAY("Spans", RESP, spans, n_spans, step));
 
 #define NTF struct bridge_notification
 SCHEMA(bridge_notification_schema, NTF, FIELD(NTF, STR, "ContainerId", container_id, true),
@@ -246,14 +247,16 @@ SCHEMA(bridge_properties_schema, PROPS,
 /* --- the messages --------------------------------------------------------------------------------
  */
 
-/* What would crash the real guest, refused here (gcs-protocol.md §2.3). */
+/* Refuses what would crash the original guest (docs/reference/gcs-protocol.md §2.3). */
 static int check_create(const struct bridge_request *r, struct err *err)
 {
     const struct bridge_schema_version *v = &r->create.schema;
 
     if (v->major < 2 || (v->major == 2 && v->minor < 1))
-        return bridge_err(err, BRIDGE_HR_INVALID_JSON,
-                          "ContainerConfig: schema version %u.%u is below 2.1", v->major, v->minor);
+        return bridge_err(
+            err, BRIDGE_HR_INVALID_JSON,
+            "unsupported schema version %u.%u in ContainerConfig: must be 2.1 or later", v->major,
+            v->minor);
     if (!r->create.spec)
         return bridge_err(err, BRIDGE_HR_INVALID_JSON,
                           "ContainerConfig: OciSpecification is missing");

@@ -72,7 +72,7 @@ static char *load_examples(const char *file)
 
 TEST(every_printed_request_survives_decode_and_encode)
 {
-    /* By our host: the guest reads what it needs to refuse them. */
+    /* The shim never sends these; the guest decodes only what it needs to refuse them. */
     const unsigned never_sent = 1u << BRIDGE_RES_VPMEM_DEVICE | 1u << BRIDGE_RES_SECURITY_POLICY |
                                 1u << BRIDGE_RES_SECURITY_POLICY_FRAGMENT;
     AUTO_FREE char *text = load_examples("requests.txt");

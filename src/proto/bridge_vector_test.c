@@ -1,5 +1,5 @@
-/* Each vector of gcs-protocol.md §10 in both directions: the struct below gives exactly the bytes
- * of the file, and the bytes give exactly the struct. */
+/* Each vector of docs/reference/gcs-protocol.md §10 in both directions: the struct below gives
+ * exactly the bytes of the file, and the bytes give exactly the struct. */
 #include "base/err.h"
 #include "base/fd.h"
 #include "harness/tap.h"

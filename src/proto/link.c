@@ -19,6 +19,7 @@ struct boot {
     uint64_t wall_ns;
     uint8_t token[LINK_TOKEN_BYTES], seed[LINK_SEED_BYTES];
     uint8_t log_level, repeat;
+    uint32_t cid, vsock_port;
 } __attribute__((packed));
 _Static_assert(sizeof(struct preface) == LINK_PREFACE_BYTES, "the preface is all of it");
 _Static_assert(sizeof(struct boot) <= LINK_BOOT_BYTES, "the boot block has room");
@@ -45,7 +46,7 @@ int link_preface_decode(const uint8_t in[LINK_PREFACE_BYTES], struct link_prefac
 
 int link_token_equal(const uint8_t a[LINK_TOKEN_BYTES], const uint8_t b[LINK_TOKEN_BYTES])
 {
-    volatile uint8_t different = 0; /* so that no compiler finds a reason to stop early */
+    volatile uint8_t different = 0; /* volatile, so that the compiler cannot return early */
 
     for (size_t i = 0; i < LINK_TOKEN_BYTES; i++)
         different |= a[i] ^ b[i];
@@ -58,7 +59,9 @@ void link_boot_encode(const struct link_boot *b, uint8_t out[LINK_BOOT_BYTES])
                       .version = htole32(BOOT_VERSION),
                       .wall_ns = htole64(b->wall_ns),
                       .log_level = b->log_level,
-                      .repeat = b->repeat };
+                      .repeat = b->repeat,
+                      .cid = htole32(b->cid),
+                      .vsock_port = htole32(b->vsock_port) };
 
     memcpy(w.token, b->token, LINK_TOKEN_BYTES);
     memcpy(w.seed, b->seed, LINK_SEED_BYTES);
@@ -75,10 +78,12 @@ int link_boot_decode(const uint8_t in[LINK_BOOT_BYTES], struct link_boot *ret)
         return -EBADMSG;
     for (size_t i = sizeof(w); i < LINK_BOOT_BYTES; i++)
         if (in[i] != 0)
-            return -EBADMSG; /* a later version that forgot to say so */
+            return -EBADMSG; /* not zero: a later format with the same version number */
     *ret = (struct link_boot){ .wall_ns = le64toh(w.wall_ns),
                                .log_level = w.log_level,
-                               .repeat = w.repeat };
+                               .repeat = w.repeat,
+                               .cid = le32toh(w.cid),
+                               .vsock_port = le32toh(w.vsock_port) };
     memcpy(ret->token, w.token, LINK_TOKEN_BYTES);
     memcpy(ret->seed, w.seed, LINK_SEED_BYTES);
     return 0;

@@ -1,4 +1,4 @@
-/* link.h - the two fixed records of the TCP link between host and guest (design.md §2): the
+/* link.h - the two fixed records of the link between host and guest (docs/design.md §2): the
  * preface that opens each dialled connection, and the block the agent reads from fw_cfg. Pure
  * codecs. All numbers little endian. */
 #pragma once
@@ -14,7 +14,7 @@
 #define LINK_HOST_MAC "02:6c:63:6f:77:01"
 #define LINK_GUEST_MAC "02:6c:63:6f:77:02"
 
-/* LCOW's port numbers (gcs-protocol.md §1.1). */
+/* LCOW's port numbers (docs/reference/gcs-protocol.md §1.1). */
 #define PORT_ENTROPY 1u
 #define PORT_LOG 109u
 #define PORT_BRIDGE 0x40000000u
@@ -40,11 +40,14 @@ struct link_boot {
     /* How much the agent logs, enum log_level + 1: a clone has its template's command line. 0: as
      * that says. */
     uint8_t log_level;
-    /* The clone that proves a template: its agent sends what the template has logged. Others do not
-     * repeat that. */
+    /* The clone that proves a template: its agent sends what the template has logged. Other clones
+     * do not send it again. */
     uint8_t repeat;
+    /* Over kernel vsock: the guest's own CID, which a clone learns a moment after its start, and
+     * the host's port for all connections. 0: over TCP. */
+    uint32_t cid, vsock_port;
 };
-/* magic "LCWB", u32 version 1, wall_ns, token, seed, level, repeat, zeros */
+/* magic "LCWB", u32 version 1, wall_ns, token, seed, level, repeat, u32 CID, u32 port, zeros */
 #define LINK_BOOT_BYTES 128
 #define LINK_BOOT_FILE "opt/lcow/boot"
 void link_boot_encode(const struct link_boot *b, uint8_t out[LINK_BOOT_BYTES]);

@@ -52,6 +52,8 @@ static void fill_boot(struct link_boot *b)
         b->seed[i] = (uint8_t)(0x80 + i);
     b->log_level = 3;
     b->repeat = 1;
+    b->cid = 0x11121314;
+    b->vsock_port = 0x21222324;
 }
 
 TEST(boot_block_is_128_bytes_and_comes_back)
@@ -66,7 +68,8 @@ TEST(boot_block_is_128_bytes_and_comes_back)
     ASSERT_EQ(bytes[48], 0x80);
     ASSERT_EQ(bytes[112], 3);
     ASSERT_EQ(bytes[113], 1);
-    for (size_t i = 114; i < sizeof(bytes); i++)
+    ASSERT(memcmp(bytes + 114, "\x14\x13\x12\x11\x24\x23\x22\x21", 8) == 0);
+    for (size_t i = 122; i < sizeof(bytes); i++)
         ASSERT_EQ(bytes[i], 0);
     ASSERT_EQ(link_boot_decode(bytes, &got), 0);
     ASSERT_EQ(got.wall_ns, b.wall_ns);
@@ -74,11 +77,13 @@ TEST(boot_block_is_128_bytes_and_comes_back)
     ASSERT(memcmp(got.seed, b.seed, sizeof(b.seed)) == 0);
     ASSERT_EQ(got.log_level, 3);
     ASSERT_EQ(got.repeat, 1);
+    ASSERT_EQ(got.cid, b.cid);
+    ASSERT_EQ(got.vsock_port, b.vsock_port);
 }
 
 TEST(boot_block_with_another_magic_version_or_tail_is_refused)
 {
-    static const size_t offsets[] = { 0, 3, 4, 7, 114, 127 };
+    static const size_t offsets[] = { 0, 3, 4, 7, 122, 127 };
     struct link_boot b;
     uint8_t bytes[LINK_BOOT_BYTES];
 

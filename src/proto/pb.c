@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NESTING_MAX 16     /* no message of containerd's comes near */
-#define MALLOC_OVERHEAD 32 /* what malloc adds to a small block, generously */
+#define NESTING_MAX 16     /* more than any message of containerd needs */
+#define MALLOC_OVERHEAD 32 /* an upper bound of malloc's overhead for a small block */
 
 /* What protobuf-c makes of no bytes at all; the generated code has no initialisers of its own. */
 void *pb_new(const ProtobufCMessageDescriptor *type)
@@ -47,7 +47,7 @@ static void *budget_alloc(void *data, size_t size)
 
 static void budget_free(void *data, void *block)
 {
-    (void)data; /* a peak is counted, not what is freed on the way */
+    (void)data; /* counts allocations only, so an upper bound of the peak */
     free(block);
 }
 

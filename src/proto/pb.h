@@ -1,9 +1,9 @@
 /* pb.h - containerd's messages (api/) through protobuf-c, with what it leaves to its caller: bounds
- * on memory, texts that are texts, ownership in one place.
+ * on memory, valid texts, ownership in one place.
  *
- * A message made by pb_new or pb_unpack owns all it points to, on the heap; pb_free takes it all
- * back. One on the stack (= REQUEST__INIT) may borrow anything and is not given to pb_free.
- * Leaf code: 0 or more, or -errno. Never waits. */
+ * A message made by pb_new or pb_unpack owns all it points to, on the heap; pb_free frees it all.
+ * One on the stack (= REQUEST__INIT) may borrow anything and is not given to pb_free. Leaf code: 0
+ * or more, or -errno. Never waits. */
 #pragma once
 #include "api/wellknown.pb-c.h"
 #include "proto/pb_wire.h"
@@ -18,12 +18,12 @@ static inline void pb_free_auto(void *pointer_to_pointer)
     pb_free(*(void **)pointer_to_pointer);
 }
 
-/* At most max_bytes of memory; *ret_bytes (may be NULL) is no less than what it took. Caller frees
- * *ret_msg with pb_free. -EBADMSG: no such message, or a string that pb_text_ok refuses;
+/* At most max_bytes of memory; *ret_bytes (may be NULL) is an upper bound of what it used. Caller
+ * frees *ret_msg with pb_free. -EBADMSG: no such message, or a string that pb_text_ok refuses;
  * -E2BIG: it would take more than max_bytes. */
 int pb_unpack(const ProtobufCMessageDescriptor *type, struct pb_slice data, size_t max_bytes,
               void **ret_msg, size_t *ret_bytes);
-/* Appends the encoded message. -EILSEQ if a string is none; b then ends as it was. */
+/* Appends the encoded message. -EILSEQ if a string is not valid text; b is then unchanged. */
 int pb_pack(const void *msg, struct sbuf *b);
 
 /* Fields of a message that owns its parts. The old value is freed; NULL means default. */

@@ -227,7 +227,7 @@ TEST(of_a_field_sent_twice_the_last_counts)
     ASSERT_EQ(k->signal, 2);
 }
 
-TEST(what_is_no_text_is_not_sent)
+TEST(invalid_text_is_not_sent)
 {
     AUTO(sbuf_release) struct sbuf out = { 0 };
     StateResponse s = STATE_RESPONSE__INIT;

@@ -1,5 +1,6 @@
 #include "proto/qmp.h"
 #include "base/err.h"
+#include <string.h>
 
 /* --- the reader ------------------------------------------------------------------------------- */
 
@@ -13,7 +14,7 @@ void qmp_reader_release(struct qmp_reader *r)
     sbuf_release(&r->buf);
 }
 
-/* The first reason stays; what is buffered is of no use any more. */
+/* Keeps the first error; the buffered bytes are dropped. */
 static int broken(struct qmp_reader *r, struct err *err)
 {
     if (!r->broken) {
@@ -45,11 +46,11 @@ static void scan_char(struct qmp_reader *r, char c)
     } else if (c == '{' || c == '[') {
         r->depth++;
     } else if ((c == '}' || c == ']') && --r->depth == 0) {
-        r->complete = true; /* whether the brackets match is js_parse's to say */
+        r->complete = true; /* js_parse checks whether the brackets match */
     }
 }
 
-/* Goes on to the end of the first message. Each byte is looked at once. */
+/* Scans to the end of the first message. Reads each byte once. */
 static int scan(struct qmp_reader *r, struct err *err)
 {
     size_t blank = 0;
@@ -63,15 +64,17 @@ static int scan(struct qmp_reader *r, struct err *err)
         if (r->buf.len == 0)
             return 0;
         if (r->buf.data[0] != '{')
-            return err_set(err, ERR_INVALID, "QMP: byte 0x%02x where a message should begin",
+            return err_set(err, ERR_INVALID,
+                           "invalid QMP: byte 0x%02x where a message should begin",
                            (unsigned char)r->buf.data[0]);
     }
     while (r->scanned < r->buf.len && !r->complete) {
         scan_char(r, r->buf.data[r->scanned++]);
         if (r->depth > JS_MAX_DEPTH)
-            return err_set(err, ERR_INVALID, "QMP: message is nested deeper than %u", JS_MAX_DEPTH);
+            return err_set(err, ERR_INVALID, "invalid QMP: message is nested deeper than %u levels",
+                           JS_MAX_DEPTH);
         if (r->scanned > r->max)
-            return err_set(err, ERR_EXHAUSTED, "QMP: message is longer than the %zu bytes allowed",
+            return err_set(err, ERR_EXHAUSTED, "invalid QMP: message is longer than %zu bytes",
                            r->max);
     }
     return 0;
@@ -187,6 +190,22 @@ void qmp_message_release(struct qmp_message *m)
     *m = (struct qmp_message){ 0 };
 }
 
+/* Most of QEMU's errors are of one class; these few we go on from, and know by their words alone.
+ */
+static const struct {
+    const char *command, *part;
+    enum err_code code;
+} worded[] = {
+    { "closefd", "not found", ERR_NOT_FOUND },
+    { "remove-fd", "", ERR_NOT_FOUND },
+    { "blockdev-del", "find node", ERR_NOT_FOUND },
+    { "device_del", "unplug", ERR_STATE },
+    { "device_add", "resource busy", ERR_STATE },
+    { "device_add", "Cannot allocate memory", ERR_EXHAUSTED },
+    { "device_add", "uplicate", ERR_EXISTS },
+    { "object-add", "uplicate", ERR_EXISTS },
+};
+
 int qmp_message_check(const struct qmp_message *m, const char *name, struct err *err)
 {
     enum err_code code = ERR_UNKNOWN;
@@ -198,6 +217,9 @@ int qmp_message_check(const struct qmp_message *m, const char *name, struct err 
         code = ERR_NOT_FOUND;
     else if (str_eq(m->error_class, "CommandNotFound"))
         code = ERR_UNIMPLEMENTED;
+    for (size_t i = 0; code == ERR_UNKNOWN && i < ARRAY_LEN(worded); i++)
+        if (str_eq(name, worded[i].command) && strstr(m->error_desc, worded[i].part))
+            code = worded[i].code;
     words = str_printable(*m->error_desc ? m->error_desc : m->error_class);
     return err_set(err, code, "%s: %s", name, words);
 }

@@ -14,8 +14,8 @@
 #define QMP_MAX_MESSAGE (1u << 20)
 
 /* Splits at the end of each outermost object; line ends and blanks between objects are skipped.
- * An error (rubbish between objects, too long, too deep, not JSON, not QMP) is final: every later
- * call repeats it. */
+ * An error (invalid bytes between objects, too long, too deep, not JSON, not QMP) is final: every
+ * later call repeats it. */
 struct qmp_reader { /* private */
     struct sbuf buf;
     size_t max;                /* of one message */

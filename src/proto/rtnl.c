@@ -55,8 +55,8 @@ static void put_mirred(struct nl_msg *m, int to)
     nl_nest_end(m, actions);
 }
 
-/* u32 with one key whose mask is nothing: every packet. matchall is not in every kernel. Without an
- * action the packet stays on its way up. to 0: no action. */
+/* A u32 filter with an empty mask matches every packet; not every kernel has matchall. Without an
+ * action (to is 0) the packet continues up the stack. */
 static void put_filter(struct nl_msg *m, int index, uint32_t priority, uint16_t protocol, int to)
 {
     const struct tcmsg tc = { .tcm_family = AF_UNSPEC,
@@ -133,7 +133,7 @@ static void read_ip(const struct nl_attr *a, uint8_t family, struct rtnl_ip *ret
 {
     if (ip_len(family) == 0 || a->len != ip_len(family))
         return;
-    *ret = (struct rtnl_ip){ .family = family }; /* one that came before may have been longer */
+    *ret = (struct rtnl_ip){ .family = family }; /* clears an earlier, longer value */
     memcpy(ret->bytes, a->data, a->len);
 }
 
@@ -410,7 +410,7 @@ int rtnl_read_route(const uint8_t *body, size_t len, struct rtnl_route *ret)
         read_route_attr(&a, ret);
     if (!ret->odd && ret->type == RTN_UNICAST && !ret->oif && !ret->multipath)
         ret->odd = "a next-hop object"; /* only with net.ipv4.nexthop_compat_mode=0 */
-    /* Families that are none of ours (multicast routing …) have addresses that we cannot read. */
+    /* Other families (multicast routing …) have addresses that cannot be read here. */
     if (ip_len(ret->family) > 0 && ret->prefix > ip_len(ret->family) * 8)
         return -EBADMSG;
     if (ip_len(ret->family) > 0 && !ret->destination.family) /* the default route has none */
@@ -493,7 +493,7 @@ void rtnl_put_hop(struct nl_msg *m, const struct rtnl_route *hop)
     size_t at = nl_put_raw(m, &head, sizeof(head));
 
     put_gateway(m, hop);
-    nl_nest_end(m, at); /* its length is where an attribute has it */
+    nl_nest_end(m, at); /* starts with its length, like an attribute */
 }
 
 /* --- policy rules --- */
@@ -532,10 +532,10 @@ static void read_rule_attr(const struct nl_attr *a, struct rtnl_rule *ret)
     case FRA_FWMASK:
         ret->mask = nl_u32(a);
         break;
-    case FRA_SUPPRESS_PREFIXLEN: /* the kernel names it always */
+    case FRA_SUPPRESS_PREFIXLEN: /* the kernel always sends it */
         ret->odd = ret->odd || nl_u32(a) != UINT32_MAX;
         break;
-    case FRA_PROTOCOL: /* who made it */
+    case FRA_PROTOCOL: /* RTPROT_…: its origin */
     case FRA_PAD:
         break;
     default:

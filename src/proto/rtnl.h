@@ -1,6 +1,6 @@
 /* rtnl.h - the rtnetlink messages of interfaces, addresses, routes, rules, neighbours and tc that a
- * pod's network needs, on both sides: bytes <-> structs, no I/O. Reading: 0, or -EBADMSG where a
- * message makes no sense; attributes that are not ours are passed over. */
+ * pod's network needs, on both sides: bytes <-> structs, no I/O. Reading: 0, or -EBADMSG for an
+ * invalid message; unknown attributes are ignored. */
 #pragma once
 #include "base/netlink.h"
 
@@ -14,7 +14,7 @@ struct rtnl_ip {
 #define RTNL_IP_TEXT 46
 /* "" for none. */
 void rtnl_ip_text(const struct rtnl_ip *ip, char ret[RTNL_IP_TEXT]);
-/* "" is none too. 0 or -EINVAL. */
+/* "" means no address. 0 or -EINVAL. */
 int rtnl_ip_parse(const char *text, struct rtnl_ip *ret);
 /* "10.0.0.0/8". 0 or -EINVAL. */
 int rtnl_prefix_parse(const char *text, struct rtnl_ip *ret, uint8_t *ret_prefix);
@@ -70,7 +70,7 @@ struct rtnl_route {
     bool multipath;      /* gateway, oif and flags are the next hop's, by rtnl_next_hop */
     unsigned weight;     /* of a next hop, 1 to 256 */
     struct nl_iter hops; /* borrowed from the message that was read */
-    const char *odd;     /* NULL, or what of it is not read, in words */
+    const char *odd;     /* NULL, or a description of what is unsupported in it */
 };
 void rtnl_get_routes(struct nl_msg *m);
 int rtnl_read_route(const uint8_t *body, size_t len, struct rtnl_route *ret);
@@ -89,7 +89,7 @@ struct rtnl_rule {
     uint32_t priority, table, mark, mask;
     bool invert;
     bool kernels; /* one of those that each namespace begins with */
-    bool odd;     /* it does, or looks at, something else: not read */
+    bool odd;     /* it has an unsupported action or selector, which is not read */
 };
 void rtnl_get_rules(struct nl_msg *m);
 int rtnl_read_rule(const uint8_t *body, size_t len, struct rtnl_rule *ret);
@@ -105,12 +105,13 @@ struct rtnl_neighbour {
 };
 void rtnl_get_neighbours(struct nl_msg *m);
 int rtnl_read_neighbour(const uint8_t *body, size_t len, struct rtnl_neighbour *ret);
-/* For good, whether there is one or not. */
+/* Permanent; replaces an existing one. */
 void rtnl_set_neighbour(struct nl_msg *m, const struct rtnl_neighbour *n);
 
 /* tc: the queue of what comes in, and "all that comes in at index leaves by to". */
 void rtnl_add_ingress(struct nl_msg *m, int index);
 void rtnl_delete_ingress(struct nl_msg *m, int index);
 void rtnl_redirect(struct nl_msg *m, int index, int to);
-/* Before that: frames of this protocol (ETH_P_8021Q, ETH_P_8021AD) stay, for a VLAN on top. */
+/* Has priority over that: frames of this protocol (ETH_P_8021Q, ETH_P_8021AD) stay, for a VLAN on
+ * top. */
 void rtnl_leave_vlan(struct nl_msg *m, int index, uint16_t protocol);

@@ -371,7 +371,7 @@ TEST(hops_and_rules_that_are_written_are_read_the_same)
     ASSERT(memcmp(&u, &u2, sizeof(u)) == 0);
 }
 
-TEST(texts_that_are_no_addresses_are_refused)
+TEST(invalid_addresses_are_refused)
 {
     static const char *const bad[] = { "10.0.0", "10.0.0.256", "x", "::g", "10.0.0.1 ", "1:2" };
     static const char *const worse[] = { "10.0.0.0",    "10.0.0.0/33", "/8",         "::/129",

@@ -14,7 +14,7 @@ struct guest_disk {
     const char *root_hash;      /* of verity, hex; NULL or "": found. The original ignores both */
     const char *filesystem;     /* NULL or "": found */
     const char *const *options; /* NULL-terminated; may be NULL */
-    /* lcow's own: its files become this group's, as the kubelet makes them its fsGroup's. */
+    /* lcow's own: its files become this group's, as the kubelet does for an fsGroup. */
     uint32_t fs_group;
     const char *fs_group_policy; /* "Always", "OnRootMismatch"; NULL or "": no group is set */
 };
@@ -28,11 +28,11 @@ struct guest_ip {
     const char *address;
     uint8_t prefix;
 };
-/* The original guest passes over all from source on. */
+/* The original guest ignores all fields from source on. */
 struct guest_route {
     const char *destination; /* "10.0.0.0/8"; "0.0.0.0/0", "::/0" for the default */
     const char *next_hop, *source;
-    uint32_t metric, mtu; /* 0: as usual */
+    uint32_t metric, mtu; /* 0: the default */
     bool on_link;         /* the next hop need not be in a known net */
     bool link_scope;      /* the destination is on the link itself */
     uint32_t table;       /* 0: main */

@@ -1,6 +1,6 @@
-/* ttrpc.h - ttrpc's frames and its two envelope messages (containerd-contract.md §1): a header of
- * ten bytes, big-endian, then a body. Slices borrow the body they were decoded from.
- * Leaf code: 0 or more, or -errno. Never waits. */
+/* ttrpc.h - ttrpc's frames and its two envelope messages (docs/reference/containerd-contract.md
+ * §1): a header of ten bytes, big-endian, then a body. Slices borrow the body they were decoded
+ * from. Leaf code: 0 or more, or -errno. Never waits. */
 #pragma once
 #include "proto/pb_wire.h"
 
@@ -25,7 +25,7 @@ void ttrpc_header_encode(const struct ttrpc_header *h, uint8_t bytes[TTRPC_HEADE
 
 struct ttrpc_request {
     struct pb_slice service, method, payload;
-    int64_t timeout_nano;     /* 0: none; below 0: it is over */
+    int64_t timeout_nano;     /* 0: none; below 0: expired */
     struct pb_slice metadata; /* to send: made by ttrpc_put_metadata */
 };
 struct ttrpc_response {
@@ -39,8 +39,8 @@ int ttrpc_request_decode(struct pb_slice body, struct ttrpc_request *ret);
 struct pb_slice ttrpc_metadata(struct pb_slice body, const char *key);
 int ttrpc_response_decode(struct pb_slice body, struct ttrpc_response *ret);
 
-/* Append the body. What is no valid text in a status message becomes '?': Go would drop the
- * whole response. */
+/* Append the body. Invalid bytes in a status message become '?', because Go would drop the whole
+ * response. */
 void ttrpc_put_request(struct sbuf *b, const struct ttrpc_request *r);
 void ttrpc_put_response(struct sbuf *b, const struct ttrpc_response *r);
 

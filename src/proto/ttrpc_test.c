@@ -167,7 +167,7 @@ TEST(broken_envelopes_are_refused)
         BYTES("\x0e"),                                             /* wire type 6 */
         BYTES("\x49"
               "1234567"),      /* seven of eight bytes */
-        BYTES("\x0a\x01\xff"), /* service is no UTF-8 */
+        BYTES("\x0a\x01\xff"), /* service is not UTF-8 */
         BYTES("\x12\x02M\0"),  /* a NUL */
     };
     struct ttrpc_request r;
@@ -177,7 +177,7 @@ TEST(broken_envelopes_are_refused)
             tap_fail(__FILE__, __LINE__, "body %zu was taken", i);
 }
 
-TEST(a_success_may_say_so_with_code_0)
+TEST(a_success_may_have_an_explicit_code_0)
 {
     static const char body[] = "\x0a\x02\x08\x00\x12\x01x";
     struct ttrpc_response r;

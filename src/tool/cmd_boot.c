@@ -16,9 +16,9 @@ struct boots {
     struct tool *tool;
     struct tool_opts *opts;
     struct image *image;
-    struct boot_session like;     /* what all of them have */
-    struct boot_session *session; /* the one that runs; NULL between two */
-    int signo;                    /* came between two */
+    struct boot_session like;     /* the settings of every session */
+    struct boot_session *session; /* the current one; NULL between two */
+    int signo;                    /* a signal that arrived between two */
 };
 
 static void on_signal(void *arg, const struct signalfd_siginfo *info)
@@ -31,7 +31,7 @@ static void on_signal(void *arg, const struct signalfd_siginfo *info)
         b->signo = (int)info->ssi_signo;
 }
 
-/* One boot; what failed is said at once. */
+/* One boot; a failure is printed at once. */
 static void boot_one(struct ctx *ctx, struct boots *b, bool cold, struct boot_result *ret)
 {
     struct boot_session s = b->like;
@@ -45,7 +45,7 @@ static void boot_one(struct ctx *ctx, struct boots *b, bool cold, struct boot_re
         b->signo = s.signo;
     if (ret->err.code != ERR_NONE) {
         if (b->signo && term_is(STDERR_FILENO))
-            sbuf_addc(&text, '\n'); /* behind the terminal's ^C */
+            sbuf_addc(&text, '\n'); /* after the terminal's ^C */
         boot_report_failure(ret, &text);
         tool_print(STDERR_FILENO, text.data);
     }
@@ -87,14 +87,14 @@ static int put_json(const struct boots *b, const struct boot_result *results, si
 
     if (b->opts->json_file.value)
         return write_file(b->opts->json_file.value, line);
-    /* CMD's last line may lack its end. */
+    /* CMD's last line may lack its newline. */
     if (results[n - 1].out.bytes > 0)
         tool_print(STDOUT_FILENO, "\n");
     tool_print(STDOUT_FILENO, line);
     return 0;
 }
 
-/* So that the second half of a --repeat has what to start from. */
+/* Builds the template for the second half of a --repeat if it is missing. */
 static bool have_template(struct ctx *ctx, struct boots *b)
 {
     AUTO(template_info_release) struct template_info info = { 0 };
@@ -103,7 +103,7 @@ static bool have_template(struct ctx *ctx, struct boots *b)
 
     if (tool_build_template(ctx, b->tool, &info, &made, &err) == 0)
         return true;
-    tool_fail(0, "only cold starts: %s", err.msg);
+    tool_fail(0, "measuring cold starts only: %s", err.msg);
     return false;
 }
 
@@ -161,7 +161,7 @@ static int run(struct ctx *ctx, struct tool *t, struct err *err)
     int code;
 
     if (o->keep && o->repeat)
-        return tool_fail(TOOL_USAGE, "--keep and --repeat exclude each other");
+        return tool_fail(TOOL_USAGE, "--keep and --repeat cannot be used together");
     o->allow_emulation = o->allow_emulation || t->config.allow_emulation;
     if (!o->memory_mib)
         o->memory_mib = t->config.memory_mib;
@@ -182,48 +182,49 @@ static int run(struct ctx *ctx, struct tool *t, struct err *err)
 
 const struct args_cmd boot_command = {
     .name = "boot",
-    .summary = "Boot a utility VM, run CMD in it, take it down.",
+    .summary = "Boot a utility VM, run CMD in it, stop the VM.",
     .synopsis = "[options] [-- CMD...]",
     .text =
-        "Without CMD it is a shell. stdin, stdout and stderr are CMD's. The first SIGINT or "
-        "SIGTERM is passed to CMD, the second ends the VM; SIGUSR1 prints what lcow waits for.\n"
+        "Without CMD, lcow runs a shell. stdin, stdout and stderr are connected to CMD. lcow "
+        "forwards the first SIGINT or SIGTERM to CMD; the second stops the VM. SIGUSR1 prints "
+        "what lcow waits for.\n"
         "\n"
-        "Exit code: CMD's own (128+N if signal N ended it); 125 if lcow failed, 126 if CMD cannot "
-        "be run, 127 if there is no CMD of that name in the VM, 2 if this command line is wrong.",
+        "Exit code: CMD's own (128+N if signal N killed it); 125 if lcow failed, 126 if CMD cannot "
+        "be run, 127 if the VM has no program CMD, 2 if the command line is invalid.",
     .opts = ARGS_OPTIONS(
         { "allow-emulation", 0, ARGS_FLAG, NULL, OPT(allow_emulation),
-          "run by software emulation if KVM does not work here: slow, no security boundary" },
+          "use software emulation if KVM is not available: slow, and not a security boundary" },
         { "kvm", 0, ARGS_FLAG, NULL, OPT(kvm),
-          "with KVM or not at all, even where emulation is allowed" },
-        { "memory", 'm', ARGS_NUMBER, "MIB", OPT(memory_mib), "memory of the VM, in MiB",
+          "fail without KVM, even if the configuration allows emulation" },
+        { "memory", 'm', ARGS_NUMBER, "MIB", OPT(memory_mib), "memory of the VM in MiB",
           CONFIG_MEMORY_MIB_MIN, CONFIG_MEMORY_MIB_MAX, "MiB" },
         { "cpus", 'c', ARGS_NUMBER, "N", OPT(cpus), "virtual CPUs", 1, CONFIG_CPUS_MAX, "CPUs" },
-        { "cold", 0, ARGS_FLAG, NULL, OPT(cold), "not from a template, even if there is one" },
+        { "cold", 0, ARGS_FLAG, NULL, OPT(cold), "boot from the image, even if a template exists" },
         { "terminal", 't', ARGS_FLAG, NULL, OPT(terminal),
-          "give CMD a terminal; without CMD that is so if stdin is one" },
+          "give CMD a terminal; the default without CMD if stdin is a terminal" },
         { "keep", 'k', ARGS_FLAG, NULL, OPT(keep),
-          "leave the VM running after CMD until Ctrl-C or SIGTERM; says its pid and directory" },
+          "keep the VM running after CMD until Ctrl-C or SIGTERM; print its pid and directory" },
         { "repeat", 0, ARGS_NUMBER, "N", OPT(repeat),
-          "boot N times, cold and then from a template (which is built if there is none); print "
-          "each stage's time per boot, and min, median, max. With --cold only cold. Without CMD "
-          "nothing is run",
+          "boot N times cold, then N times from a template, which is built if it is missing; "
+          "print the time of each stage per boot, and min, median, max. With --cold, only cold "
+          "boots. Without CMD, nothing is run",
           1, REPEAT_MAX, "boots" },
         { "timeline", 0, ARGS_OPTIONAL, "FILE", OPT(timeline),
-          "where the time went: as text on stderr after the run, or to FILE.svg or FILE.txt (also: "
-          "--timeline FILE.svg)",
+          "report where the time went: as text on stderr after the run, or in FILE.svg or FILE.txt "
+          "(also: --timeline FILE.svg)",
           .suffixes = (const char *const[]){ ".svg", ".txt", NULL } },
         { "json", 0, ARGS_OPTIONAL, "FILE", OPT(json_file),
-          "the result as JSON in one line: the last line of stdout, behind CMD's output, or to "
-          "FILE. With --repeat an array" },
+          "report the result as JSON in one line: the last line of stdout, after CMD's output, or "
+          "in FILE. With --repeat, an array" },
         { "bench-bridge", 0, ARGS_NUMBER, "N", OPT(bench_bridge), "time N calls over the bridge", 1,
           1000000, "calls", .hidden = true }),
     .failed = TOOL_BOOT_FAILED,
     .takes_command = true,
     .examples = ARGS_EXAMPLES(
-        { "lcow boot --allow-emulation -- uname -a", "one command in a VM of its own" },
-        { "lcow boot", "a shell in a VM; its end is the VM's end" },
-        { "tar c . | lcow boot -- sh -c 'tar t | wc -l'", "stdin and stdout go through" },
-        { "lcow boot --timeline boot.svg -- true", "a picture of where the boot went" },
-        { "lcow boot --repeat 10 --json=boots.json", "boot times, for a program" }),
+        { "lcow boot --allow-emulation -- uname -a", "run one command in a VM" },
+        { "lcow boot", "run a shell in a VM; the VM stops when the shell exits" },
+        { "tar c . | lcow boot -- sh -c 'tar t | wc -l'", "pass stdin and stdout through" },
+        { "lcow boot --timeline boot.svg -- true", "draw where the boot's time went" },
+        { "lcow boot --repeat 10 --json=boots.json", "write boot times for a program" }),
     .run = run,
 };

@@ -1,5 +1,5 @@
-/* cmd_boot.h - `lcow boot`: options, one boot from VM to exit code, what it yields, and the
- * reports. A session is one VM; a boot command runs one or (--repeat) several after each other. */
+/* cmd_boot.h - `lcow boot`: options, one boot from VM to exit code, its result, and the reports. A
+ * session is one VM; a boot command runs one session or, with --repeat, several in sequence. */
 #pragma once
 #include "base/ctx.h"
 #include "base/err.h"
@@ -26,20 +26,20 @@ struct boot_flow {
     uint64_t bytes, ns;
 };
 
-/* What one boot yielded; plain data, nothing to free but console. */
+/* The result of one boot; plain data, of which only console is owned. */
 struct boot_result {
     char id[16];
     int code; /* exit code of lcow for this boot */
     bool ran; /* CMD ran to its end: code is CMD's */
     bool emulated;
     bool clone;         /* of a template */
-    char cold_why[160]; /* why not; "" if none was wanted */
+    char cold_why[160]; /* why it started cold; "" if no clone was requested */
     char vmm_version[64];
     enum vm_stage stage;               /* the last one reached */
     uint64_t stage_at[VM_STAGE_COUNT]; /* loop_now(); 0: not reached */
     uint64_t origin, ended;
     uint64_t failed_at; /* when a boot failed; ended is after the clean-up */
-    struct err err;     /* if code is ours */
+    struct err err;     /* if the exit code is lcow's own */
     const char *next;   /* what to do about it; may be NULL */
     char *console;      /* its last lines after a failed boot; owned */
     struct timeline timeline;
@@ -59,8 +59,8 @@ struct boot_session {
     bool cold; /* never from a template */
 
     enum boot_phase phase;
-    struct ledger *ledger;      /* of a VM that is kept; NULL: the backend's own */
-    struct boot_server *server; /* while it is kept */
+    struct ledger *ledger;      /* of a kept VM; NULL: the backend has its own */
+    struct boot_server *server; /* while the VM is kept */
     struct vm *vm;
     struct guest *guest; /* belongs to vm */
     struct vm_process *process;
@@ -68,26 +68,27 @@ struct boot_session {
     struct boot_result *result; /* borrows */
 
     /* Signals: the first is forwarded, the second fires stop. */
-    int signo;   /* the first that came, 0: none */
+    int signo;   /* the first that arrived, 0: none */
     int forward; /* to be sent to CMD */
     bool resized;
     struct waitq news;   /* forward or resized changed */
-    struct cancel stop;  /* everything shall end */
-    struct cancel quiet; /* CMD has ended: helpers shall end */
-    struct cancel drain; /* so shall its output */
+    struct cancel stop;  /* ends the session */
+    struct cancel quiet; /* CMD has exited: ends the helper fibers */
+    struct cancel drain; /* ends the relays of its output */
     struct fibers helpers;
 };
 
-/* One VM from nothing to nothing. Waits. The exit code is in *ret. */
+/* Runs one VM and cleans up. Waits. The exit code is in *ret. */
 void boot_session_run(struct ctx *ctx, struct boot_session *s, struct boot_result *ret);
-/* A signal came, on the loop: SIGINT, SIGTERM, SIGHUP, SIGWINCH. Never waits. */
+/* Called by the loop on SIGINT, SIGTERM, SIGHUP, SIGWINCH. Never waits. */
 void boot_session_signal(struct boot_session *s, int signo);
 
-/* cmd_boot_io.c: CMD with our stdio, until it has ended and its output is written. 0, or -1. */
+/* cmd_boot_io.c: runs CMD with our stdio until it has exited and its output is written. 0, or -1.
+ */
 int boot_run_command(struct ctx *ctx, struct boot_session *s, uint32_t *ret_code, struct err *err);
 
-/* cmd_boot_serve.c: the VM answers `lcow ps` and `lcow exec --vm` until unserve, which waits some
- * seconds at most. What fails is a warning: the VM is kept all the same. */
+/* cmd_boot_serve.c: lets the VM answer `lcow ps` and `lcow exec --vm` until unserve, which waits
+ * some seconds at most. A failure is only logged, and the VM is kept. */
 void boot_serve(struct ctx *ctx, struct boot_session *s);
 void boot_unserve(struct boot_session *s);
 
@@ -97,6 +98,6 @@ void boot_report_failure(const struct boot_result *r, struct sbuf *out);
 /* Caller frees. */
 json_t *boot_report_json(const struct boot_result *r, const struct tool_opts *opts,
                          const struct image *image);
-/* Cold starts first; with clones behind them also how much sooner those were ready. */
+/* Cold starts first; then clones, and how much faster they were ready. */
 void boot_report_repeat(const struct boot_result *results, size_t n, struct sbuf *out);
 void boot_report_timeline(const struct boot_result *r, bool svg, struct sbuf *out);

@@ -1,6 +1,6 @@
-/* cmd_boot_io.c - CMD with our stdin, stdout and stderr. Three relays, each a fiber; the order of
- * the end: CMD's output is read to its end and written, then its exit code is asked for, then the
- * helpers (stdin, signals) are sent home. */
+/* cmd_boot_io.c - connects CMD to our stdin, stdout and stderr by three relays, each a fiber. At
+ * the end, first CMD's output is read completely and written, then its exit code is requested, then
+ * the helper fibers (stdin, signals) are cancelled. */
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
@@ -30,23 +30,23 @@ struct relay {
     struct stream *ours, *theirs;
     const char *name;
     struct boot_flow flow;
-    struct err err; /* what went wrong on our side */
+    struct err err; /* an error of our descriptor, not of CMD's */
 };
 
 struct io {
     struct relay in, out, errs;
     struct ctx helper_ctx; /* ends when CMD has ended */
-    struct ctx output_ctx; /* ends some time after the VM, if that went first */
-    int flags[3];          /* of our fds: a stream may have changed those it shares with others */
+    struct ctx output_ctx; /* ends some time after the VM, if the VM stops before CMD exits */
+    int flags[3];          /* of our fds, restored later: other processes may share them */
 };
 
-/* Our fd as a stream. What cannot be opened again (another user's terminal) is shared. */
+/* Our fd as a stream. A file that cannot be reopened (another user's terminal) is shared. */
 static struct stream *our_stream(struct loop *loop, int fd, int flags)
 {
     struct stream *s = stream_reopen(loop, fd, flags);
     int copy;
 
-    if (s || errno == ENXIO) /* a pipe that nobody reads */
+    if (s || errno == ENXIO) /* ENXIO: a FIFO without a reader */
         return s;
     copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
     return copy < 0 ? NULL : stream_from_fd(loop, copy);
@@ -65,11 +65,11 @@ static void relay_in(void *arg)
     char side = 0;
 
     if (r->ours && stream_copy(r->ctx, r->ours, r->theirs, &r->flow.bytes, &side, &err) < 0) {
-        /* CMD may end, or close its stdin, at any time: only our own side is worth a word. */
+        /* CMD may exit or close its stdin at any time, so only errors of our side are reported. */
         if (side == 'r' && !r->s->quiet.fired && !r->s->stop.fired)
             r->err = err;
     }
-    (void)stream_shutdown(r->theirs, SHUT_WR); /* it may be gone already */
+    (void)stream_shutdown(r->theirs, SHUT_WR); /* fails if CMD has already closed it */
     set_time(r, since);
 }
 
@@ -81,7 +81,7 @@ static void relay_out(void *arg)
     char side = 'w';
 
     if (!r->ours || stream_copy(r->ctx, r->theirs, r->ours, &r->flow.bytes, &side, &err) < 0) {
-        /* Nobody reads us any more: CMD gets told by its own broken pipe, as in any pipeline. */
+        /* Our reader is gone. Closing CMD's stream gives CMD a broken pipe, as in any pipeline. */
         if (side == 'w' && r->ours && err.sys != EPIPE && !r->s->stop.fired)
             r->err = err;
     }
@@ -89,7 +89,7 @@ static void relay_out(void *arg)
     set_time(r, since);
 }
 
-/* Signals and window sizes, one after the other. */
+/* Forwards signals and window sizes, one after the other. */
 static void forward_news(void *arg)
 {
     struct io *io = arg;
@@ -112,9 +112,11 @@ static void forward_news(void *arg)
         if (r == 0 && signo)
             r = vm_process_signal(&limited, s->process, signo, &err);
         if (r < 0 && !s->quiet.fired && !s->stop.fired)
-            log_warn(&io->helper_ctx, "not forwarded", F_I("signal", signo), F_ERR(&err));
+            log_warn(&io->helper_ctx, "could not forward a signal to the command",
+                     F_I("signal", signo), F_ERR(&err));
         else if (signo && term_is(STDERR_FILENO) && !s->terminal)
-            tool_print(STDERR_FILENO, "\nlcow: the command was told; once more ends the VM\n");
+            tool_print(STDERR_FILENO,
+                       "\nlcow: forwarded the signal to the command; a second one stops the VM\n");
         err_clear(&err);
     }
 }
@@ -135,7 +137,7 @@ static int start_process(struct ctx *ctx, struct boot_session *s, struct err *er
     SPAN(step, &limited, &s->result->timeline, TRACK_HOST, "exec", err);
 
     if (s->terminal)
-        (void)term_size(&e.rows, &e.cols); /* none: the guest's default */
+        (void)term_size(&e.rows, &e.cols); /* on failure the guest uses its default size */
     if (vm_exec(step.ctx, s->vm, &e, &s->process, err) < 0)
         return -1;
     vm_clock_check(s->vm);
@@ -176,12 +178,12 @@ static void release_io(struct io *io)
     release_relay(&io->errs);
     for (int fd = 0; fd <= 2; fd++) {
         if (io->flags[fd] >= 0)
-            (void)fcntl(fd, F_SETFL, io->flags[fd]); /* best effort for those who share it */
+            (void)fcntl(fd, F_SETFL, io->flags[fd]); /* best effort, for processes that share it */
     }
     free(io);
 }
 
-/* Nothing has arrived that we did not take, and nothing that we took waits to be written. */
+/* True if no output waits to be read or to be written. */
 static bool is_quiet(const struct relay *r)
 {
     int left = 0;
@@ -193,9 +195,9 @@ static bool is_quiet(const struct relay *r)
     return !r->ours || r->ours->fd < 0 || fd_ready_now(r->ours->fd, POLLOUT);
 }
 
-/* CMD has ended, and all that it wrote comes through, however slowly we are read. A process that
- * it left behind may hold its output open for ever: once nothing has come for a while, nobody
- * waits for that. Quiet twice, since a write may just be going on. */
+/* CMD has exited. All of its output is delivered, however slow our reader is. A process that CMD
+ * left behind may keep the output open indefinitely, so the relays end once the output has been
+ * quiet for a while. It must be quiet twice, since a write may be in progress. */
 static int await_output(struct ctx *ctx, struct boot_session *s, struct io *io, struct err *err)
 {
     bool was_quiet = is_quiet(&io->out) && is_quiet(&io->errs);
@@ -203,7 +205,7 @@ static int await_output(struct ctx *ctx, struct boot_session *s, struct io *io, 
     for (;;) {
         struct ctx limited = ctx_with_timeout(ctx, QUIET_LIMIT);
 
-        if (fibers_wait(&limited, &s->helpers, "relays to end", err) == 0)
+        if (fibers_wait(&limited, &s->helpers, "the relays' end", err) == 0)
             return 0;
         bool quiet = is_quiet(&io->out) && is_quiet(&io->errs);
         if (err->code != ERR_DEADLINE || (quiet && was_quiet))
@@ -213,25 +215,26 @@ static int await_output(struct ctx *ctx, struct boot_session *s, struct io *io, 
     }
 }
 
-/* Everybody is sent home; they run on io, so nothing goes on before they have left. When the VM
- * went first, what its dead connections still hold is written, briefly: nobody will end them. */
+/* Cancels the helper fibers and waits for them, since they use io. If the VM stopped first, its
+ * broken connections never reach end of file: their remaining output is written for a short time
+ * only. */
 static int end_helpers(struct ctx *ctx, struct boot_session *s, struct io *io, bool lost,
                        struct err *err)
 {
     struct ctx limited = ctx_limited(s->tool->loop, DRAIN_LIMIT);
     int r;
 
-    cancel_fire(&s->quiet, ERR_CANCELLED, "the command has ended");
-    r = lost ? fibers_wait(&limited, &s->helpers, "relays to end", err)
+    cancel_fire(&s->quiet, ERR_CANCELLED, "the command has exited");
+    r = lost ? fibers_wait(&limited, &s->helpers, "the relays' end", err)
              : await_output(ctx, s, io, err);
     if (r < 0) {
-        cancel_fire(&s->drain, ERR_UNAVAILABLE, "the command has ended");
+        cancel_fire(&s->drain, ERR_UNAVAILABLE, "the command has exited");
         limited = ctx_limited(s->tool->loop, HELPERS_LIMIT);
         err_clear(err);
-        r = fibers_wait(&limited, &s->helpers, "relays to end", err);
+        r = fibers_wait(&limited, &s->helpers, "the relays' end", err);
     }
     if (r < 0)
-        return err_wrap(err, "the relays of the command do not end");
+        return err_wrap(err, "the command's output relays did not end");
     s->result->in = io->in.flow;
     s->result->out = io->out.flow;
     return 0;
@@ -244,8 +247,8 @@ static int our_failure(const struct io *io, struct err *err)
     for (size_t i = 0; i < ARRAY_LEN(all); i++) {
         if (all[i]->err.code != ERR_NONE) {
             *err = all[i]->err;
-            err->code = ERR_DATA_LOSS; /* whatever it was, the VM is not to blame */
-            return err_wrap(err, "our own %s", all[i]->name);
+            err->code = ERR_DATA_LOSS; /* so that the VM is not blamed */
+            return err_wrap(err, "lcow's own %s", all[i]->name);
         }
     }
     return 0;
@@ -260,7 +263,7 @@ int boot_run_command(struct ctx *ctx, struct boot_session *s, uint32_t *ret_code
     if (start_process(ctx, s, err) < 0)
         return -1;
     if (s->terminal && isatty(STDIN_FILENO) && !term_in_background() && term_raw() < 0)
-        log_warn(ctx, "the terminal has no raw mode");
+        log_warn(ctx, "could not set the terminal to raw mode");
     io = mem_new(struct io);
     cancel_init(&s->quiet, ctx->cancel);
     cancel_init(&s->drain, ctx->cancel);
@@ -269,7 +272,7 @@ int boot_run_command(struct ctx *ctx, struct boot_session *s, uint32_t *ret_code
     start_relays(s, io);
     r = vm_process_wait(ctx, s->process, ret_code, err);
     if (end_helpers(ctx, s, io, r < 0, r < 0 ? &ignored : err) < 0) {
-        /* io is still in use: it is left to them, and the program ends. */
+        /* The relays still use io, so it is not freed; the program exits next. */
         term_restore();
         return -1;
     }

@@ -1,5 +1,6 @@
-/* cmd_boot_report.c - what is told after a boot: failure, JSON, statistics, timeline. */
+/* cmd_boot_report.c - reports after a boot: failure, JSON, statistics, timeline. */
 #include "base/clock.h"
+#include "host/control/vm.h"
 #include "tool/cmd_boot.h"
 #include "tool/lib/timeline_view.h"
 #include <stdio.h>
@@ -11,10 +12,10 @@ static double ms_of(const struct boot_result *r, uint64_t at)
     return at <= r->origin ? 0 : (double)((at - r->origin) / 1000) / 1e3; /* whole microseconds */
 }
 
-/* The controller says the stage, too; once is enough. */
+/* The message without the stage, which the controller also puts in front of it. */
 static const char *reason(const struct err *err)
 {
-    const char *colon = str_starts(err->msg, "boot stopped ") ? strstr(err->msg, ": ") : NULL;
+    const char *colon = str_starts(err->msg, VM_BOOT_STOPPED) ? strstr(err->msg, ": ") : NULL;
 
     return colon ? colon + 2 : err->msg;
 }
@@ -31,7 +32,7 @@ static const char *last_lines(const char *text, unsigned n)
     return n == 0 ? at + 1 : text;
 }
 
-/* A panic is told by its first line; what follows are registers. */
+/* The first line of a panic explains it; the following lines are registers. */
 static const char *where_it_matters(const char *text)
 {
     const char *last = last_lines(text, CONSOLE_LINES - 1);
@@ -42,7 +43,7 @@ static const char *where_it_matters(const char *text)
     return panic && panic < last ? panic : last;
 }
 
-/* Kernel lines are long; they go on in the next one. */
+/* Folds long lines of the kernel. */
 static void add_console(const char *text, struct sbuf *out)
 {
     sbuf_adds(out, "last lines of the VM's console:\n");
@@ -68,7 +69,7 @@ void boot_report_failure(const struct boot_result *r, struct sbuf *out)
     if (r->err.code == ERR_CANCELLED || r->stage == VM_STAGE_NEGOTIATED)
         sbuf_addf(&text, "error: %s", r->err.msg);
     else if (r->stage == VM_STAGE_NONE)
-        sbuf_addf(&text, "error: no VM was started: %s", reason(&r->err));
+        sbuf_addf(&text, "error: could not start a VM: %s", reason(&r->err));
     else
         sbuf_addf(&text, "error: boot failed at stage '%s' after %s: %s", vm_stage_name(r->stage),
                   took, reason(&r->err));
@@ -172,7 +173,7 @@ static double pick_max(const double *v, size_t n)
     return v[n - 1];
 }
 
-/* Of the times at which a stage (VM_STAGE_COUNT: the end) was reached; < 0: it never was. */
+/* Time at which a stage (VM_STAGE_COUNT: the end) was reached; < 0: not reached. */
 static double statistic(double (*pick)(const double *sorted, size_t n), unsigned stage,
                         const struct boot_result *results, size_t n)
 {

@@ -7,7 +7,7 @@
 
 #define MS UINT64_C(1000000)
 
-/* A boot whose stages come at 10, 20 … ms times speed. */
+/* A boot that reaches its stages after 10, 20 … ms times speed. */
 static void fill(struct boot_result *r, const char *id, unsigned reached, unsigned speed)
 {
     *r = (struct boot_result){ .origin = 1000 * MS, .stage = reached, .emulated = true };
@@ -29,7 +29,7 @@ static void fits(const char *text)
     }
 }
 
-TEST(a_failed_boot_tells_stage_time_reason_remedy_and_console)
+TEST(the_report_of_a_failed_boot_has_stage_time_cause_remedy_and_console)
 {
     AUTO(sbuf_release) struct sbuf out = { 0 };
     struct boot_result r;
@@ -94,7 +94,7 @@ TEST(a_panic_is_shown_from_its_first_line_on)
     for (int i = 1; i <= 30; i++)
         sbuf_addf(&console, "register %d\n", i);
     fill(&r, "b-1", VM_STAGE_KERNEL, 32);
-    err_set(&r.err, ERR_UNAVAILABLE, "the guest kernel rebooted");
+    err_set(&r.err, ERR_UNAVAILABLE, "the guest kernel panicked");
     r.console = console.data;
     boot_report_failure(&r, &out);
     ASSERT_HAS(out.data,
@@ -110,7 +110,7 @@ TEST(a_vm_that_never_ran_has_no_stage)
     fill(&r, "b-1", VM_STAGE_NONE, 1);
     err_set(&r.err, ERR_STATE, "create the VM: KVM does not work here");
     boot_report_failure(&r, &out);
-    ASSERT_HAS(out.data, "error: no VM was started: create the VM: KVM does not work here\n");
+    ASSERT_HAS(out.data, "error: could not start a VM: create the VM: KVM does not work here\n");
     ASSERT(!strstr(out.data, "try:"));
 }
 
@@ -129,7 +129,7 @@ TEST(clones_are_a_table_of_their_own_with_the_ratio)
     ASSERT_HAS(out.data, "a clone is ready 10.0 times sooner: 50 ms against 500 ms (medians)\n");
 }
 
-TEST(statistics_are_over_the_boots_that_got_there)
+TEST(statistics_of_a_stage_count_the_boots_that_reached_it)
 {
     AUTO(sbuf_release) struct sbuf out = { 0 };
     struct boot_result r[4];
@@ -190,7 +190,7 @@ TEST(a_failure_in_json_carries_stage_and_message)
     ASSERT_HAS(text, "\"error\":{\"stage\":\"init\",\"message\":\"no answer\",\"next\":null");
 }
 
-TEST(stages_are_lines_of_the_timeline_and_not_marks)
+TEST(stages_are_bars_of_the_timeline_and_not_marks)
 {
     AUTO(sbuf_release) struct sbuf text = { 0 }, svg = { 0 };
     struct boot_result r;

@@ -1,4 +1,4 @@
-/* cmd_boot_run.c - one session: make the VM, wait for its agent, run CMD, take all back. */
+/* cmd_boot_run.c - one session: create the VM, wait for its agent, run CMD, clean up. */
 #include "base/clock.h"
 #include "base/exit_code.h"
 #include "base/log.h"
@@ -18,29 +18,29 @@
 
 #define END_LIMIT (60 * NS_PER_S)
 #define LOST_LIMIT (3 * NS_PER_S)
-#define CONSOLE_TAIL 6000 /* a panic says why long before its end */
+#define CONSOLE_TAIL 6000 /* bytes; the cause of a panic is far above its last line */
 
-/* While a stage is the last one reached, this is what happens. */
+/* What happens after a stage was reached and before the next one. */
 static const char *const doing[VM_STAGE_COUNT] = {
     [VM_STAGE_NONE] = "starting QEMU",
-    [VM_STAGE_SPAWNED] = "QEMU runs, the guest's kernel is loaded",
-    [VM_STAGE_KERNEL] = "the guest's kernel starts",
-    [VM_STAGE_INIT] = "the agent starts",
+    [VM_STAGE_SPAWNED] = "QEMU is running and loading the guest's kernel",
+    [VM_STAGE_KERNEL] = "the guest's kernel is starting",
+    [VM_STAGE_INIT] = "the agent is starting",
     [VM_STAGE_AGENT] = "the agent is connected",
     [VM_STAGE_NEGOTIATED] = "ready",
 };
 
-/* What to do when a boot got no further. */
+/* What to do if a boot stopped at a stage. */
 static const char *const advice[VM_STAGE_COUNT] = {
     [VM_STAGE_NONE] = "run `lcow doctor`: it checks what a VM needs from this machine",
     [VM_STAGE_SPAWNED] =
         "the kernel printed nothing: rebuild the image with `make image`, then run `lcow doctor`",
-    [VM_STAGE_KERNEL] = "the kernel did not get to its first program: see the console below; "
-                        "perhaps more --memory, or `make image`",
+    [VM_STAGE_KERNEL] = "the kernel did not start its first program: see the console below; "
+                        "try more --memory, or `make image`",
     [VM_STAGE_INIT] =
         "the agent did not connect: see the console below, and try again with --log-level debug",
-    [VM_STAGE_AGENT] = "the agent connected and got no further: unless somebody ended the VM, "
-                       "program and image are of different versions; rebuild both with `make`",
+    [VM_STAGE_AGENT] = "the agent connected, but did not answer: unless the VM was stopped, lcow "
+                       "and the image have different versions; rebuild both with `make`",
     [VM_STAGE_NEGOTIATED] = "see the console below, and try again with --log-level debug",
 };
 
@@ -96,11 +96,12 @@ static void fill_doc(struct boot_session *s, const char *id, const char *run_dir
         .max_cpus = o->cpus,
         .accel = o->kvm ? VM_ACCEL_KVM : VM_ACCEL_AUTO,
         .allow_emulation = o->allow_emulation,
+        .vsock = c->vsock_link,
         .nested = c->nested_virtualization,
         .code_cache_mib = c->emulation_cache_mib,
         .uid_base = c->vm_uid_base,
         .uid_count = c->vm_uid_count,
-        /* Without these it would want a template of its own. */
+        /* Part of a template's key: with other values the VM would need its own template. */
         .disk_mib = c->scratch_mib,
         .pci_ports = config_pci_ports(c),
         .agent_log_level = s->tool->opts.log_level,
@@ -108,7 +109,7 @@ static void fill_doc(struct boot_session *s, const char *id, const char *run_dir
     };
 }
 
-/* Up to the negotiated bridge. */
+/* Boots the VM until the bridge is negotiated. */
 static int start(struct ctx *ctx, struct boot_session *s, struct err *err)
 {
     const struct config *c = &s->tool->config;
@@ -149,7 +150,7 @@ static void set_console(struct boot_session *s)
         s->result->console = sbuf_take(&tail);
 }
 
-/* How the VM itself ended says more than how that was noticed. */
+/* Replaces the error by the VM's own exit, which is closer to the cause. */
 static bool set_exit(struct boot_session *s, const char *what)
 {
     struct ctx ctx = ctx_limited(s->tool->loop, LOST_LIMIT);
@@ -163,19 +164,37 @@ static bool set_exit(struct boot_session *s, const char *what)
     return true;
 }
 
-/* A boot that failed by itself, not because the user wanted it to end. */
+static bool is_of_vmm(enum reason reason)
+{
+    switch (reason) {
+    case REASON_QEMU_FAILED:
+    case REASON_QEMU_SILENT:
+    case REASON_QEMU_KILLED:
+    case REASON_QEMU_SECCOMP:
+    case REASON_QEMU_TOO_OLD:
+    case REASON_QEMU_UNUSABLE:
+    case REASON_QEMU_GONE:
+    case REASON_KVM_FAILED:
+    case REASON_JAIL_FAILED:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* Completes the result of a boot that failed and was not stopped by the user. */
 static void explain_boot_failure(struct boot_session *s)
 {
     struct boot_result *r = s->result;
     struct err damaged = ERR_INIT;
-    bool in_vmm = strstr(r->err.msg, "start the VMM:") != NULL; /* the guest is not to blame */
+    bool in_vmm = is_of_vmm(err_reason(&r->err)); /* the guest is not to blame */
 
     r->next = advice[in_vmm ? VM_STAGE_NONE : r->stage];
     if (r->err.code == ERR_PERMISSION && geteuid() != 0)
-        r->next = "run it as root: it makes namespaces, and a user of its own for each VM";
+        r->next = "run lcow as root: it creates namespaces, and runs each VM as its own user";
     set_console(s);
-    (void)set_exit(s, ""); /* else the error is as good as we have it */
-    /* Only now: hashing costs too much for every boot. */
+    (void)set_exit(s, ""); /* without an exit of the VM the error stays as it is */
+    /* Checked only after a failure, because hashing is too slow for every boot. */
     if (!in_vmm && r->stage > VM_STAGE_NONE && r->stage < VM_STAGE_NEGOTIATED &&
         image_verify(s->image, &damaged) < 0)
         r->err = damaged;
@@ -188,14 +207,15 @@ static void keep(struct ctx *ctx, struct boot_session *s)
     struct err err = ERR_INIT;
 
     vm_info(s->vm, &info);
-    tool_printf(STDERR_FILENO, "lcow: kept VM %s, pid %d, in %s/boot/%s; Ctrl-C ends it\n",
+    tool_printf(STDERR_FILENO,
+                "lcow: VM %s keeps running: pid %d, directory %s/boot/%s; Ctrl-C stops it\n",
                 s->result->id, info.pid, s->tool->config.run_root, s->result->id);
     vm_clock_check(s->vm);
     boot_serve(ctx, s);
     s->phase = BOOT_KEEPING;
     s->signo = 0;
     if (vm_wait(ctx, s->vm, &end, &err) == 0 && !end.requested) {
-        err_set(&s->result->err, ERR_UNAVAILABLE, "the kept VM ended by itself: %s", end.why);
+        err_set(&s->result->err, ERR_UNAVAILABLE, "the kept VM stopped unexpectedly: %s", end.why);
         s->result->code = TOOL_BOOT_FAILED;
         set_console(s);
     }
@@ -208,7 +228,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* How long a call over the bridge takes, there and back. */
+/* Measures round trips over the bridge. */
 static int bench_bridge(struct ctx *ctx, struct guest *g, uint32_t calls, struct boot_bench *ret,
                         struct err *err)
 {
@@ -218,7 +238,7 @@ static int bench_bridge(struct ctx *ctx, struct guest *g, uint32_t calls, struct
         uint64_t before = loop_now(ctx->loop);
         uint64_t clock;
 
-        /* A refusal by the guest is a round trip, too. */
+        /* An error from the guest is a complete round trip, too. */
         if (g->ops->read_clock(ctx, g, &clock, err) < 0 &&
             (err->code == ERR_UNAVAILABLE || err->code == ERR_DEADLINE ||
              err->code == ERR_CANCELLED))
@@ -254,7 +274,7 @@ static int use(struct ctx *ctx, struct boot_session *s, struct err *err)
     return 0;
 }
 
-/* Nothing in the VM is worth an orderly shutdown: it has no disk, and CMD has ended. */
+/* Kills the VM: an orderly shutdown has no use, since it has no disk and CMD has exited. */
 static void end(struct boot_session *s)
 {
     struct ctx ctx = ctx_limited(s->tool->loop, END_LIMIT);
@@ -262,7 +282,7 @@ static void end(struct boot_session *s)
 
     s->phase = BOOT_ENDING;
     boot_unserve(s);
-    vm_kill(s->vm, VM_END_KILL, "`lcow boot` is ending");
+    vm_kill(s->vm, VM_END_KILL, "`lcow boot` is exiting");
     if (vm_wait(&ctx, s->vm, NULL, &err) == 0) {
         vm_free(TAKE_PTR(s->vm));
         if (!s->ledger || ledger_finish(s->ledger, &err) == 0) {
@@ -270,10 +290,10 @@ static void end(struct boot_session *s)
             return;
         }
     }
-    /* Not freed: something is still at work on it. The ledger knows what is left. */
+    /* Not freed, since a fiber still uses it. The ledger records what is left for gc. */
     s->vm = NULL;
     s->result->err = err;
-    s->result->next = "`lcow gc` takes back what is left";
+    s->result->next = "run `lcow gc` to clean up the rest";
     s->result->code = TOOL_BOOT_FAILED;
 }
 
@@ -283,12 +303,10 @@ static int code_of(const struct boot_session *s, const struct err *err)
         return (int)EXIT_BY_SIGNAL((unsigned)s->signo);
     if (s->phase != BOOT_RUNNING || s->process)
         return TOOL_BOOT_FAILED;
-    /* CMD was not started. The protocol has no codes for why; the agent's words must do. */
-    if (strstr(err->msg, "not found in PATH") || strstr(err->msg, strerror(ENOENT)))
-        return TOOL_NOT_FOUND;
-    if (strstr(err->msg, strerror(EACCES)) || strstr(err->msg, strerror(ENOEXEC)))
-        return TOOL_NOT_EXECUTABLE;
-    return TOOL_BOOT_FAILED;
+    /* CMD was not started. */
+    return err->reason == REASON_COMMAND_NOT_FOUND        ? TOOL_NOT_FOUND
+           : err->reason == REASON_COMMAND_NOT_EXECUTABLE ? TOOL_NOT_EXECUTABLE
+                                                          : TOOL_BOOT_FAILED;
 }
 
 void boot_session_run(struct ctx *ctx, struct boot_session *s, struct boot_result *ret)
@@ -319,12 +337,12 @@ void boot_session_run(struct ctx *ctx, struct boot_session *s, struct boot_resul
         set_info(s);
         if (use(&inner, s, &ret->err) < 0) {
             ret->code = code_of(s, &ret->err);
-            if (!s->stop.fired && set_exit(s, "the VM ended while it was in use: "))
+            if (!s->stop.fired && set_exit(s, "the VM stopped while it was in use: "))
                 set_console(s);
         }
     }
     if (s->stop.fired && !ret->ran)
-        err_set(&ret->err, ERR_CANCELLED, "ended by SIG%s", sigabbrev_np(s->signo));
+        err_set(&ret->err, ERR_CANCELLED, "stopped by SIG%s", sigabbrev_np(s->signo));
     end(s);
     ret->ended = loop_now(loop);
     cancel_release(&s->stop);

@@ -17,9 +17,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* The backend gets nothing but a loop; what the fakes shall do is here. */
+/* The backend gets only a loop, so the options of the fakes are global. */
 static struct fake_vmm_opts vmm_opts;
-static struct vm_doc asked; /* what the last VM was to be */
+static struct vm_doc asked; /* the requested settings of the last VM */
 static const struct vmm_ops *fake_ops;
 static struct fake_guest_opts guest_opts;
 
@@ -67,7 +67,7 @@ struct fixture {
     struct boot_session session;
     struct boot_result result;
     int saved[3]; /* the test's own stdio */
-    int out;      /* what was our stdout */
+    int out;      /* receives our stdout */
 };
 
 /* stdin is empty, stdout and stderr go to a file in memory. */
@@ -132,7 +132,7 @@ TEST_FIBER(the_exit_code_is_the_commands_and_its_output_is_written)
     ASSERT(size >= (off_t)r.result.out.bytes);
 }
 
-/* They are part of a template's key: with others it would never be cloned from that of pods. */
+/* They are part of a template's key: with other values, pods' templates could not be used. */
 TEST_FIBER(a_vm_has_the_disk_and_pci_ports_of_pods)
 {
     struct fixture r;
@@ -148,7 +148,7 @@ TEST_FIBER(a_vm_has_the_disk_and_pci_ports_of_pods)
     ASSERT_EQ(asked.pci_ports, 3);
 }
 
-TEST_FIBER(a_vm_that_dies_under_the_command_is_a_failure_of_ours)
+TEST_FIBER(a_vm_that_stops_while_the_command_runs_is_an_error)
 {
     struct fixture r;
 
@@ -159,7 +159,7 @@ TEST_FIBER(a_vm_that_dies_under_the_command_is_a_failure_of_ours)
     end(&r);
     ASSERT_EQ(r.result.code, TOOL_BOOT_FAILED);
     ASSERT(!r.result.ran);
-    ASSERT_HAS(r.result.err.msg, "the VM ended while it was in use: ");
+    ASSERT_HAS(r.result.err.msg, "the VM stopped while it was in use: ");
 }
 
 TEST_FIBER(a_vm_that_does_not_start_has_advice)
@@ -175,7 +175,7 @@ TEST_FIBER(a_vm_that_does_not_start_has_advice)
     ASSERT_HAS(r.result.next, "lcow doctor");
 }
 
-TEST_FIBER(an_agent_that_never_dials_ends_at_the_configured_time)
+TEST_FIBER(a_boot_without_an_agent_fails_after_the_configured_time)
 {
     struct fixture r;
 
@@ -190,7 +190,7 @@ TEST_FIBER(an_agent_that_never_dials_ends_at_the_configured_time)
     ASSERT(r.result.stage < VM_STAGE_AGENT);
 }
 
-/* When the session is where it should be, sends the signal, once or more often. */
+/* Sends the signal once or several times when the session has reached a stage. */
 struct sender {
     struct fixture *fixture;
     bool booting;
@@ -218,7 +218,7 @@ static void run_with_signals(struct fixture *r, struct ctx *ctx, struct sender *
     end(r);
 }
 
-TEST_FIBER(the_first_signal_is_the_commands)
+TEST_FIBER(the_first_signal_is_forwarded_to_the_command)
 {
     struct fixture r;
     struct sender s = { .signo = SIGTERM, .times = 1 };
@@ -235,7 +235,7 @@ static struct fake_answer refuse_signals(void *arg, uint32_t type)
     return (struct fake_answer){ .how = type == BRIDGE_SIGNAL_PROCESS ? FAKE_SILENT : FAKE_ANSWER };
 }
 
-TEST_FIBER(the_second_signal_ends_a_vm_that_does_not_listen)
+TEST_FIBER(the_second_signal_stops_an_unresponsive_vm)
 {
     struct fixture r;
     struct sender s = { .signo = SIGTERM, .times = 2 };
@@ -248,7 +248,7 @@ TEST_FIBER(the_second_signal_ends_a_vm_that_does_not_listen)
     ASSERT_HAS(r.result.err.msg, "SIGTERM");
 }
 
-TEST_FIBER(a_signal_during_the_boot_ends_it)
+TEST_FIBER(a_signal_during_the_boot_stops_it)
 {
     struct fixture r;
     struct sender s = { .booting = true, .signo = SIGINT, .times = 1 };
@@ -260,7 +260,7 @@ TEST_FIBER(a_signal_during_the_boot_ends_it)
     ASSERT(!r.result.console);
 }
 
-TEST_FIBER(a_resized_window_is_no_reason_to_end)
+TEST_FIBER(a_resized_window_does_not_stop_the_session)
 {
     struct fixture r;
     struct sender s = { .signo = SIGWINCH, .times = 3 };

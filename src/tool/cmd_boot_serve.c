@@ -1,6 +1,6 @@
-/* cmd_boot_serve.c - a VM of `lcow boot --keep` answers lcow(1) as a shim's VM does: by a run file
- * beside its ledger and a socket with the services that look into a shim. Both are in the ledger,
- * which is the session's then, so that `lcow gc` removes them if we are killed. */
+/* cmd_boot_serve.c - lets a VM of `lcow boot --keep` answer lcow(1) like a shim's VM: by a run file
+ * beside its ledger, and a socket with a shim's diagnostic services. The session's ledger records
+ * both, so that `lcow gc` removes them if lcow is killed. */
 #include "base/err.h"
 #include "base/log.h"
 #include "base/str.h"
@@ -20,7 +20,7 @@ struct boot_server {
     char *path; /* of the socket */
     uint64_t record;
     struct events *events;
-    struct registry *registry; /* with the VM, and never a container */
+    struct registry *registry; /* has the VM, and no containers */
     struct rpc_server *server;
     struct service *service;
 };
@@ -55,10 +55,11 @@ void boot_serve(struct ctx *ctx, struct boot_session *s)
     b->server = rpc_server_new(loop);
     b->service = s->tool->backend->serve(loop, b->registry, b->server);
     if (listen_on(s, b, &err) < 0 || registry_adopt(b->registry, s->vm, s->ledger, &err) < 0)
-        log_warn(ctx, "the kept VM is not in lcow ps: it cannot be asked", F_ERR(&err));
+        log_warn(ctx, "lcow ps will not show the kept VM: could not start its services",
+                 F_ERR(&err));
 }
 
-/* What was running in the VM by `lcow exec` ends. Repeatable. */
+/* Ends the services and what `lcow exec` runs in the VM. Repeatable. */
 void boot_unserve(struct boot_session *s)
 {
     struct ctx ctx = ctx_limited(s->tool->loop, SHUTDOWN_LIMIT);
@@ -69,15 +70,15 @@ void boot_unserve(struct boot_session *s)
         return;
     s->server = NULL;
     if (registry_yield(b->registry, s->ledger, &err) < 0)
-        log_warn(&ctx, "the run file of the kept VM stays for lcow gc", F_ERR(&err));
+        log_warn(&ctx, "could not remove the run file of the kept VM; run lcow gc", F_ERR(&err));
     err_clear(&err);
     if (b->record &&
         ((unlink(b->path) < 0 && errno != ENOENT) || ledger_forget(s->ledger, b->record, &err) < 0))
-        log_warn(&ctx, "the socket of the kept VM stays for lcow gc", F_ERR(&err));
+        log_warn(&ctx, "could not remove the socket of the kept VM; run lcow gc", F_ERR(&err));
     err_clear(&err);
     if (rpc_server_shutdown(&ctx, b->server, &err) < 0) {
-        log_warn(&ctx, "a call to the kept VM does not end", F_ERR(&err));
-        return; /* it uses what would be freed */
+        log_warn(&ctx, "a call to the kept VM did not end", F_ERR(&err));
+        return; /* the call still uses what would be freed */
     }
     rpc_server_free(b->server);
     s->tool->backend->unserve(b->service);

@@ -1,11 +1,10 @@
-/* cmd_completion.c - `lcow completion`: a script for a shell, which asks `lcow completion words`
- * for what fits at the cursor. The answer is made from the tables that also make parser and help.
- */
+/* cmd_completion.c - `lcow completion`: a script for a shell, which calls `lcow completion words`
+ * for the words that fit at the cursor. Parser, help and completion use the same tables. */
 #include "tool/tool.h"
 #include <string.h>
 
-/* "kind", then "word TAB explanation" lines. Kind: what else may stand there: files, command (the
- * words behind --), or none. */
+/* The output of `completion words` is "kind", then "word TAB explanation" lines. Kind is what else
+ * fits: files, command (the words after --), or none. */
 static const struct {
     const char *shell, *script;
 } scripts[] = {
@@ -74,7 +73,7 @@ static void offer_options(struct sbuf *out, struct args_opts opts)
             offer(out, "--", opts.v[i].name, opts.v[i].doc);
 }
 
-/* Is the word behind this option its value? */
+/* True if the word after this option is its value. */
 static bool takes_value(struct args_opts opts, const char *word)
 {
     for (size_t i = 0; i < opts.n; i++) {
@@ -88,7 +87,7 @@ static bool takes_value(struct args_opts opts, const char *word)
     return false;
 }
 
-/* What the last of the words may be. */
+/* Prints what the last of the words may be. */
 static void complete(char *const *words, int n, struct sbuf *out)
 {
     static const struct args_cmd none = { 0 };
@@ -140,19 +139,21 @@ static int run(struct ctx *ctx, struct tool *t, struct err *err)
             return TOOL_OK;
         }
     }
-    return tool_fail(TOOL_USAGE, "which shell? bash, zsh or fish (see: lcow completion --help)");
+    return tool_fail(
+        TOOL_USAGE, "the shell is missing: must be bash, zsh or fish; see: lcow completion --help");
 }
 
 const struct args_cmd completion_command = {
     .name = "completion",
     .summary = "Print a completion script for bash, zsh or fish.",
     .synopsis = "bash | zsh | fish",
-    .text = "Exit code: 0; 2 if this command line is wrong.",
+    .text = "Exit code: 0; 2 if the command line is invalid.",
     .takes_words = true,
     .examples = ARGS_EXAMPLES(
-        { "lcow completion bash > /usr/share/bash-completion/completions/lcow", "for all users" },
-        { "source <(lcow completion bash)", "in this shell" },
-        { "lcow completion fish > ~/.config/fish/completions/lcow.fish", "the same for fish" }),
+        { "lcow completion bash > /usr/share/bash-completion/completions/lcow",
+          "install it for all users" },
+        { "source <(lcow completion bash)", "use it in this shell" },
+        { "lcow completion fish > ~/.config/fish/completions/lcow.fish", "install it for fish" }),
     .bare = true,
     .run = run,
 };

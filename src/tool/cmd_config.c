@@ -1,5 +1,5 @@
-/* `lcow config`: the configuration in effect, as a file that could be used as one; `show` with
- * where each value comes from. */
+/* `lcow config` prints the configuration in effect as a valid file; `show` prints it with the
+ * origin of each value. */
 #include "tool/cmd_config.h"
 #include "host/config/annotations.h"
 #include "host/config/runhcs.h"
@@ -39,13 +39,13 @@ static int reference(struct ctx *ctx, struct tool *t, struct err *err)
 static const struct args_cmd show_command = {
     .name = "config show",
     .summary = "Print the settings in effect.",
-    .text = "Exit code: 0; 2 if the configuration or this command line is wrong.",
+    .text = "Exit code: 0; 2 if the configuration or the command line is invalid.",
     .opts = ARGS_OPTIONS({ "origin", 0, ARGS_FLAG, NULL, OPT(origin),
-                           "behind each value, the file and line it comes from, or \"default\"" },
+                           "print after each value its file and line, or \"default\"" },
                          OPT_JSON("print one JSON array on stdout instead, with origins")),
     .examples = ARGS_EXAMPLES(
-        { "lcow config show --origin", "which file says so?" },
-        { "LCOW_CONFIG=test.conf lcow config show", "what would another file mean?" }),
+        { "lcow config show --origin", "find the file that sets a value" },
+        { "LCOW_CONFIG=test.conf lcow config show", "print the settings of another file" }),
     .bare = true,
     .failed = TOOL_USAGE,
     .run = show,
@@ -65,11 +65,12 @@ const struct args_cmd config_command = {
     .name = "config",
     .summary = "Print every setting with its value in effect and its meaning.",
     .synopsis = "[show | check | containerd | runtimeclass | reference] [options]",
-    .examples = ARGS_EXAMPLES({ "lcow config > /etc/lcow/lcow.conf", "begin a configuration file" },
-                              { "lcow config show --origin", "which file says so?" },
-                              { "lcow config check", "is anything wrong?" },
-                              { "lcow config containerd", "what containerd has to be told" },
-                              { "lcow config runtimeclass", "and Kubernetes" }),
+    .examples =
+        ARGS_EXAMPLES({ "lcow config > /etc/lcow/lcow.conf", "create a configuration file" },
+                      { "lcow config show --origin", "find the file that sets a value" },
+                      { "lcow config check", "check it" },
+                      { "lcow config containerd", "print containerd's part" },
+                      { "lcow config runtimeclass", "print Kubernetes' part" }),
     .subs = subs,
     .run = run,
 };

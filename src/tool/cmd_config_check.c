@@ -1,5 +1,5 @@
-/* `lcow config check`: everything that is wrong with a configuration, at once: what it says, and
- * what it says of this machine (QEMU, image, directories). */
+/* `lcow config check` reports all errors of a configuration at once: in its files, and in what the
+ * files name on this machine (QEMU, image, directories). */
 #include "host/config/annotations.h"
 #include "host/config/devices.h"
 #include "tool/cmd_config.h"
@@ -14,7 +14,7 @@ struct check {
     struct strv errors, warnings;
 };
 
-/* QEMU and the image are what the doctor looks at, too. */
+/* Checks QEMU and the image with the checks of `lcow doctor`. */
 static void ask_doctor(struct check *k)
 {
     struct doctor d = { .tool = k->tool };
@@ -30,7 +30,7 @@ static void ask_doctor(struct check *k)
     doctor_release(&d);
 }
 
-/* It, or the nearest parent that exists, must be a directory that can be written. */
+/* The path, or its nearest existing parent, must be a writable directory. */
 static void check_dir(struct check *k, const char *key, const char *dir)
 {
     AUTO_FREE char *p = doctor_nearest(dir);
@@ -47,25 +47,24 @@ static void check_dir(struct check *k, const char *key, const char *dir)
                   strerror(errno));
 }
 
-/* Names of annotations that nothing would come of. */
+/* Warns of names in allow_annotations that have no effect. */
 static void check_annotation(struct check *k, const char *word, int n)
 {
     const char *near = NULL;
 
     if (!annotations_known(word, (size_t)n, &near))
-        strv_addf(&k->warnings,
-                  "allow_annotations: %.*s is not an annotation that lcow takes%s%s%s", n, word,
+        strv_addf(&k->warnings, "allow_annotations: %.*s is not a known annotation%s%s%s", n, word,
                   near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
 }
 
-/* Words of allow_devices that name nothing. */
+/* Warns of invalid words in allow_devices. */
 static void check_device(struct check *k, const char *word, int n)
 {
     if (!devices_word_ok(word, (size_t)n))
-        strv_addf(
-            &k->warnings,
-            "allow_devices: %.*s is neither a PCI address (0000:03:00.0) nor a model (8086:1572)",
-            n, word);
+        strv_addf(&k->warnings,
+                  "allow_devices: invalid %.*s: must be a PCI address (0000:03:00.0) or a model "
+                  "(8086:1572)",
+                  n, word);
 }
 
 static void check_words(struct check *k, const char *text,
@@ -89,7 +88,7 @@ static void check_machine(struct check *k)
         check_dir(k, "template_dir", c->template_dir);
 }
 
-/* file NULL: what is in effect. */
+/* file NULL: the configuration in effect. */
 static void check_one(struct check *k, const char *file)
 {
     AUTO(config_report_release) struct config_report report = { 0 };
@@ -157,21 +156,21 @@ static int run(struct ctx *ctx, struct tool *t, struct err *err)
 
 const struct args_cmd config_check_command = {
     .name = "config check",
-    .summary = "Find everything that is wrong with the configuration.",
+    .summary = "Report all errors of the configuration.",
     .synopsis = "[options] [FILE…]",
-    .text =
-        "Without FILE: what is in effect, drop-ins included. A FILE is read alone, on top of the "
-        "defaults. Errors name file, line, key, value and what is allowed; then QEMU, the guest "
-        "image and the directories are looked for on this machine.\n"
-        "\n"
-        "Exit code: 0 (warnings are fine); 1 if there are errors; 2 if this command line is wrong.",
+    .text = "Without FILE, lcow checks the configuration in effect, including drop-ins. A FILE is "
+            "checked alone, with defaults for missing keys. Errors name file, line, key, value and "
+            "what is allowed. Then lcow checks QEMU, the guest image and the directories on this "
+            "machine.\n"
+            "\n"
+            "Exit code: 0, also with warnings; 1 with errors; 2 if the command line is invalid.",
     .opts = ARGS_OPTIONS({ "syntax", 0, ARGS_FLAG, NULL, OPT(syntax),
-                           "only the files, not what they name on this machine" },
+                           "check only the files, not what they name on this machine" },
                          OPT_JSON("print one JSON object on stdout instead")),
     .takes_words = true,
     .examples =
-        ARGS_EXAMPLES({ "lcow config check", "the configuration in effect" },
-                      { "lcow config check new.conf", "a file, before it is put in place" }),
+        ARGS_EXAMPLES({ "lcow config check", "check the configuration in effect" },
+                      { "lcow config check new.conf", "check a file before installing it" }),
     .bare = true,
     .run = run,
 };

@@ -1,6 +1,6 @@
-/* `lcow config containerd`: the stanza that the containerd found here needs, such that it can be
- * appended to the file that is there. The names of plugins and the version of the file changed with
- * containerd 2.0, which still reads a file of the older version, with the older names. */
+/* `lcow config containerd` prints the stanza for the installed containerd, in a form that can be
+ * appended to the existing file. containerd 2.0 changed the names of plugins and the version of the
+ * file; it still reads a file of the older version with the older names. */
 #include "base/clock.h"
 #include "base/fd.h"
 #include "host/config/annotations.h"
@@ -40,12 +40,12 @@ static void runtime_lines(const struct stanza *s, struct sbuf *out)
         sbuf_addf(out, "  runtime_path = \"%s\"\n", s->shim_path);
     sbuf_addf(
         out,
-        "  # Annotations of pods and containers that reach the runtime: those that restrict,\n"
-        "  # and those that allow_annotations and allow_devices in %s allow.\n",
+        "  # Annotations of pods and containers that containerd passes to the runtime: those that\n"
+        "  # restrict, and those that allow_annotations and allow_devices in %s allow.\n",
         s->config_path);
     annotation_lines(s, "pod_annotations", out);
     annotation_lines(s, "container_annotations", out);
-    sbuf_adds(out, "  # The host's device nodes mean nothing in a VM.\n"
+    sbuf_adds(out, "  # The host's device nodes do not exist in a VM.\n"
                    "  privileged_without_host_devices = true\n");
 }
 
@@ -66,7 +66,7 @@ static void version_line(const struct stanza *s, unsigned version, struct sbuf *
     if (!s->has_file)
         sbuf_addf(out, "version = %u\n", version);
     else if (s->file_version == version)
-        sbuf_addf(out, "# That file says version = %u already.\n", version);
+        sbuf_addf(out, "# That file already has version = %u.\n", version);
     else
         sbuf_addf(out, "# FIRST: that file must begin with this line: version = %u\n", version);
 }
@@ -77,20 +77,21 @@ static void print_old(const struct stanza *s, struct sbuf *out)
 
     version_line(s, 2, out);
     if (is_1 && !s->has_runc)
-        sbuf_adds(out, "\n"
-                       "# containerd 1.x has no runc any more as soon as another runtime is named, "
-                       "and without\n"
-                       "# its default runtime no CRI. One is enough.\n"
-                       "[plugins.\"" OLD_PLUGIN "\".containerd.runtimes.runc]\n"
-                       "  runtime_type = \"io.containerd.runc.v2\"\n");
+        sbuf_adds(out,
+                  "\n"
+                  "# If the file names a runtime, containerd 1.x no longer adds runc, and "
+                  "without runc,\n"
+                  "# its default runtime, the CRI plugin does not start. Keep one such table.\n"
+                  "[plugins.\"" OLD_PLUGIN "\".containerd.runtimes.runc]\n"
+                  "  runtime_type = \"io.containerd.runc.v2\"\n");
     sbuf_adds(out, "\n[plugins.\"" OLD_PLUGIN "\".containerd.runtimes.lcow]\n");
     runtime_lines(s, out);
     if (!is_1)
         sbuf_adds(out, "  sandboxer = \"podsandbox\"\n");
     else if (at_least(s->containerd, 1, 7))
-        sbuf_adds(out,
-                  "  # Pods as a pause container and its companions. \"shim\" is a trial in 1.7.\n"
-                  "  sandbox_mode = \"podsandbox\"\n");
+        sbuf_adds(out, "  # A pod is a pause container and its other containers. \"shim\" is\n"
+                       "  # experimental in 1.7.\n"
+                       "  sandbox_mode = \"podsandbox\"\n");
     options_lines(s, OLD_PLUGIN, out);
 }
 
@@ -102,13 +103,13 @@ static void print_new(const struct stanza *s, struct sbuf *out)
     sbuf_adds(out, "\n[plugins.\"" NEW_PLUGIN "\".containerd.runtimes.lcow]\n");
     runtime_lines(s, out);
     sbuf_addf(out,
-              "  # \"podsandbox\": a pod is a pause container and its companions.\n"
-              "  # \"shim\" (2.1 and later): containerd asks the runtime for the pod itself%s\n"
+              "  # \"podsandbox\": a pod is a pause container and its other containers.\n"
+              "  # \"shim\" (2.1 and later): containerd lets the runtime create the pod itself%s\n"
               "  sandboxer = \"podsandbox\"\n",
               options_with_shim
                   ? "."
                   : ".\n"
-                    "  # It works only without the options table below; give the file instead by\n"
+                    "  # It works only without the options table below; name the file instead by\n"
                     "  #   [plugins.\"io.containerd.shim.v1.manager\"]\n"
                     "  #     env = [\"" CONFIG_ENV "=…\"]");
     options_lines(s, NEW_PLUGIN, out);
@@ -124,7 +125,7 @@ static void print_stanza(const struct stanza *s, struct sbuf *out)
         print_old(s, out);
 }
 
-/* Appended twice, the same table would be an error, and containerd would not start. */
+/* If the same table is appended twice, containerd does not start. */
 void stanza_print(const struct stanza *s, struct sbuf *out)
 {
     AUTO(sbuf_release) struct sbuf stanza = { 0 };
@@ -134,8 +135,8 @@ void stanza_print(const struct stanza *s, struct sbuf *out)
         return;
     }
     print_stanza(s, &stanza);
-    sbuf_adds(out, "# " CONTAINERD_CONFIG
-                   " has a runtime lcow already; there is nothing to append. It would be:\n");
+    sbuf_adds(out,
+              "# " CONTAINERD_CONFIG " already has a runtime lcow; do not append this again:\n");
     for (const char *line = stanza.data; *line;) {
         size_t n = strcspn(line, "\n");
 
@@ -144,7 +145,7 @@ void stanza_print(const struct stanza *s, struct sbuf *out)
     }
 }
 
-/* What follows key in a line, up to a quote or bracket; "" if it is not there. */
+/* The text after key in a line, up to a quote or bracket; "" if the line has no such key. */
 static void read_name(const char *line, const char *key, char ret[NAME_BYTES])
 {
     const char *at = strstr(line, key);
@@ -180,13 +181,14 @@ void stanza_read(const char *toml, struct stanza *s)
             s->has_lcow = s->has_lcow || strstr(word, ".runtimes.lcow]");
         }
         if (!in_table)
-            (void)sscanf(word, "version = %u", &s->file_version); /* else it stays */
+            (void)sscanf(word, "version = %u", &s->file_version); /* else unchanged */
         line += n + (line[n] == '\n');
     }
-    s->is_default = s->is_default || (ours[0] && str_eq(ours, preset)); /* said behind it */
+    s->is_default = s->is_default ||
+                    (ours[0] && str_eq(ours, preset)); /* the default was set after the runtime */
 }
 
-/* NULL: in a directory where containerd finds it by its name. Caller frees. */
+/* NULL: containerd finds the shim by its name. Caller frees. */
 static char *shim_elsewhere(void)
 {
     static const char *const usual[] = { "/usr/local/sbin", "/usr/local/bin", "/usr/sbin",
@@ -216,11 +218,11 @@ static int ask(struct ctx *ctx, const char *program, struct doctor_version *ret)
 
     if (capture_run(ctx, &c, &text, &status, &err) < 0)
         return tool_fail(TOOL_FAILED,
-                         "%s: install containerd (Debian: apt install containerd), name it with "
-                         "--containerd PATH, or say --version X.Y",
+                         "%s; install containerd (Debian: apt install containerd), or use "
+                         "--containerd PATH or --version X.Y",
                          err.msg);
     if (status != 0 || !doctor_parse_version(text, ret))
-        return tool_fail(TOOL_FAILED, "%s --version tells no version: %.80s", program, text);
+        return tool_fail(TOOL_FAILED, "%s --version prints no version: %.80s", program, text);
     return TOOL_OK;
 }
 
@@ -232,14 +234,13 @@ static int run(struct ctx *ctx, struct tool *t, struct err *err)
     struct stanza s = { 0 };
 
     if (version && program)
-        return tool_fail(TOOL_USAGE, "--containerd and --version exclude each other");
+        return tool_fail(TOOL_USAGE, "--containerd and --version cannot be used together");
     if (version && !doctor_parse_version(version, &s.containerd))
-        return tool_fail(TOOL_USAGE, "--version %s: X.Y is needed, for example 2.1", version);
+        return tool_fail(TOOL_USAGE, "--version %s: must be X.Y, for example 2.1", version);
     if (!version && ask(ctx, program ? program : "containerd", &s.containerd) != 0)
         return TOOL_FAILED;
     if (!at_least(s.containerd, 1, 6))
-        return err_set(err, ERR_INVALID,
-                       "containerd %u.%u is too old: 1.6 is the oldest that works",
+        return err_set(err, ERR_INVALID, "containerd %u.%u is unsupported: must be 1.6 or later",
                        s.containerd.major, s.containerd.minor);
     toml = version ? NULL : file_text(CONTAINERD_CONFIG_MAX, CONTAINERD_CONFIG);
     if (toml)
@@ -256,20 +257,20 @@ static int run(struct ctx *ctx, struct tool *t, struct err *err)
 
 const struct args_cmd config_containerd_command = {
     .name = "config containerd",
-    .summary = "Print what containerd's configuration needs, for the containerd found.",
-    .text = "The stanza is to be appended to " CONTAINERD_CONFIG
-            ", and fits the file that is there; then containerd is restarted. Its lists of "
-            "annotations have the names that the configuration of lcow allows: print it again "
-            "after a change of allow_annotations or allow_devices.\n"
+    .summary = "Print the stanza for the configuration of the installed containerd.",
+    .text = "Append the stanza to " CONTAINERD_CONFIG
+            " and restart containerd. The stanza fits the existing file. Its lists of annotations "
+            "contain the names that lcow's configuration allows: print it again after a change of "
+            "allow_annotations or allow_devices.\n"
             "\n"
-            "Exit code: 0; 1 if no containerd was found or it is older than 1.6; 2 if this command "
-            "line or the configuration is wrong.",
+            "Exit code: 0; 1 if containerd is missing or older than 1.6; 2 if the command line or "
+            "the configuration is invalid.",
     .opts = ARGS_OPTIONS({ "containerd", 0, ARGS_STR, "PATH", OPT(containerd),
-                           "ask this program for its version instead of the one in PATH" },
+                           "use the version of this program instead of the one in PATH" },
                          { "version", 0, ARGS_STR, "X.Y", OPT(containerd_version),
-                           "ask nobody: print it for this version" }),
+                           "print the stanza for this version" }),
     .examples = ARGS_EXAMPLES(
-        { "lcow config containerd >>" CONTAINERD_CONFIG, "for the containerd of this machine" },
-        { "lcow config containerd --version 1.7", "for another one" }),
+        { "lcow config containerd >>" CONTAINERD_CONFIG, "for the installed containerd" },
+        { "lcow config containerd --version 1.7", "for another version" }),
     .run = run,
 };

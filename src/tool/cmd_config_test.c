@@ -57,7 +57,7 @@ static char *stanza_for(unsigned major, unsigned minor, const char *toml)
 
 #define OLD_RUNTIMES "[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes."
 
-TEST(it_can_be_appended_to_the_file_that_is_there)
+TEST(the_stanza_can_be_appended_to_the_existing_file)
 {
     AUTO_FREE char *none = stanza_for(1, 6, "# version = 2\n\n");
     AUTO_FREE char *debian = stanza_for(1, 6, "version = 2\n[plugins]\n  [plugins.x]\n");
@@ -67,11 +67,11 @@ TEST(it_can_be_appended_to_the_file_that_is_there)
     AUTO_FREE char *third = stanza_for(2, 1, "version = 3\n");
 
     ASSERT_HAS(none, "\nversion = 2\n");
-    /* Appended, it would be a key of that file's last table. */
+    /* An appended version would be a key of that file's last table. */
     ASSERT(!strstr(debian, "\nversion = "));
-    ASSERT_HAS(debian, "\n# That file says version = 2 already.\n");
+    ASSERT_HAS(debian, "\n# That file already has version = 2.\n");
     ASSERT_HAS(first, "\n# FIRST: that file must begin with this line: version = 2\n");
-    /* 1.x drops its own default. */
+    /* 1.x drops its default runtime when the file names another. */
     ASSERT_HAS(debian, "\n" OLD_RUNTIMES "runc]\n  runtime_type = \"io.containerd.runc.v2\"\n");
     ASSERT(!strstr(whole, "runtimes.runc]"));
     /* 2.x reads a file of version 2 with the names of that version. */
@@ -81,16 +81,16 @@ TEST(it_can_be_appended_to_the_file_that_is_there)
     ASSERT_HAS(third, "\n[plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.lcow]\n");
 }
 
-TEST(appended_twice_it_does_no_harm)
+TEST(a_stanza_that_exists_is_printed_as_a_comment)
 {
     AUTO_FREE char *again = stanza_for(1, 6, "version = 2\n" OLD_RUNTIMES "lcow]\n");
 
-    ASSERT_HAS(again, "has a runtime lcow already");
+    ASSERT_HAS(again, "already has a runtime lcow");
     for (const char *line = again; *line; line += strcspn(line, "\n") + 1)
         ASSERT_EQ(*line, '#');
 }
 
-TEST(what_is_not_there_is_not_named)
+TEST(a_missing_configuration_file_is_named_in_a_comment_only)
 {
     AUTO_FREE char *s = stanza(2, 1, &(struct stanza){ .shim_path = "/opt/shim" });
 
@@ -100,7 +100,7 @@ TEST(what_is_not_there_is_not_named)
     ASSERT_HAS(s, "\n  runtime_path = \"/opt/shim\"\n");
 }
 
-TEST(containerd_passes_on_exactly_the_annotations_that_are_taken)
+TEST(the_stanza_lists_exactly_the_annotations_with_an_effect)
 {
     AUTO(config_release) struct config c;
     struct stanza with = { 0 };
@@ -117,7 +117,7 @@ TEST(containerd_passes_on_exactly_the_annotations_that_are_taken)
     AUTO_FREE char *some = stanza(2, 1, &with);
     strv_release(&with.annotations);
 
-    /* What restricts a container needs no leave. */
+    /* Annotations that restrict a container need not be allowed. */
     ASSERT_HAS(none, "\n  pod_annotations = [\n"
                      "    \"io.microsoft.virtualmachine.fileshares.disablewritable\",\n"
                      "    \"io.microsoft.disable-unsafe-operations\",\n"
@@ -130,7 +130,7 @@ TEST(containerd_passes_on_exactly_the_annotations_that_are_taken)
     ASSERT(!strstr(some, "io.lcow.memory_mib"));
 }
 
-TEST(a_runtime_class_tells_the_overhead_and_where_it_comes_from)
+TEST(a_runtime_class_has_the_overhead_and_its_origin)
 {
     struct sbuf out = { 0 }, guess = { 0 };
 
@@ -138,7 +138,7 @@ TEST(a_runtime_class_tells_the_overhead_and_where_it_comes_from)
                        &out);
     ASSERT_HAS(out.data, "\nhandler: lcow\n");
     ASSERT_HAS(out.data, "\n    memory: \"176Mi\"\n"); /* 169, rounded up */
-    ASSERT_HAS(out.data, "# 41 MiB for QEMU (the most of the VMs that run here)");
+    ASSERT_HAS(out.data, "# 41 MiB for QEMU (the maximum of the VMs that run here)");
     runtimeclass_print(&(struct runtimeclass){ .guest_mib = 128 }, &guess);
     ASSERT_HAS(guess.data, "\n    memory: \"224Mi\"\n");
     ASSERT_HAS(guess.data, "not measured");
@@ -146,7 +146,7 @@ TEST(a_runtime_class_tells_the_overhead_and_where_it_comes_from)
     sbuf_release(&guess);
 }
 
-TEST(the_guests_memory_is_not_qemus_own)
+TEST(the_guests_memory_is_not_counted_as_qemus)
 {
     static const char smaps[] =
         "7f0000000000-7f0010000000 rw-p 00000000 00:00 0 \n"
@@ -183,7 +183,7 @@ static bool is_default(const char *toml)
 #define OURS OLD_RUNTIMES "vm]\n  runtime_type = \"io.containerd.lcow.v2\"\n"
 #define RUNC OLD_RUNTIMES "runc]\n  runtime_type = \"io.containerd.runc.v2\"\n"
 
-TEST(a_default_runtime_of_ours_is_seen)
+TEST(lcow_as_the_default_runtime_is_detected)
 {
     ASSERT(is_default("[plugins.x.containerd]\n  default_runtime_name = \"vm\"\n" RUNC OURS));
     ASSERT(is_default(OURS RUNC "[plugins.x.containerd]\n default_runtime_name='vm' # ours\n"));

@@ -1,8 +1,8 @@
-/* cmd_cp.c - `lcow cp`: files between the host and a container, as a tar stream through the VM. The
- * VM's own static tools work inside the container's root (gcs in-root), so the container needs
- * none. What comes from a guest is unpacked by tar into a new directory, and moved from there: a
- * stream that tries to leave it is tar's business to refuse, as for any archive of a stranger. No
- * set-uid bit and no device of a guest's is made on the host. */
+/* cmd_cp.c - `lcow cp`: copies files between the host and a container as a tar stream through the
+ * VM. The VM's static tools work inside the container's root (gcs in-root), so the container needs
+ * none. On the host, tar unpacks the guest's stream into a new directory, from which the files are
+ * moved. tar refuses members that would leave this directory, as for any untrusted archive. No
+ * set-uid bit and no device of a guest is created on the host. */
 #include "base/child.h"
 #include "base/clock.h"
 #include "base/ctx.h"
@@ -20,10 +20,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define TAR_LIMIT (60 * NS_PER_S) /* for our own tar, behind the VM's */
-#define STALL_S 30                /* a tar that waits for a FIFO or a dead file system */
+#define TAR_LIMIT (60 * NS_PER_S) /* for the host's tar, after the VM's has exited */
+#define STALL_S 30                /* bounds a tar that waits for a FIFO or a dead file system */
 
-/* "$1": the container's first process. Names never become part of a script. */
+/* "$1": the pid of the container's init. Names are arguments, never part of the script. */
 static const char script_out[] =
     "set -e; at() { /bin/gcs in-root \"/proc/$pid/root\" /bin/busybox \"$@\"; }; pid=$1;"
     " at tar -C \"$(dirname \"$2\")\" -cf - \"./$(basename \"$2\")\"";
@@ -51,7 +51,7 @@ static void parse_end(const char *word, struct end *ret)
     }
 }
 
-/* A connection to its shim, and the container's first process as the VM numbers it. */
+/* Connects to the container's shim, and gets the pid of the container's init in the VM. */
 static int find_container(struct ctx *ctx, struct tool *t, const char *word, char **ret_pid,
                           struct err *err)
 {
@@ -62,15 +62,14 @@ static int find_container(struct ctx *ctx, struct tool *t, const char *word, cha
     uint64_t pid = doc_number(c, "guest_pid");
 
     if (!c)
-        return err_set(err, ERR_NOT_FOUND,
-                       "%s is a VM without a container of that name; see: lcow ps", word);
+        return err_set(err, ERR_NOT_FOUND, "%s names a VM, not a container; see: lcow ps", word);
     if (pid == 0 || json_object_get(c, "exited_ns"))
-        return err_set(err, ERR_STATE, "container %s does not run", word);
+        return err_set(err, ERR_STATE, "container %s is not running", word);
     *ret_pid = str_format("%" PRIu64, pid);
     return 0;
 }
 
-/* ---- our own tar */
+/* ---- the host's tar */
 
 static int start_tar(struct ctx *ctx, const char *const *argv, bool reads, struct child **ret,
                      int *ret_ours, struct err *err)
@@ -79,7 +78,7 @@ static int start_tar(struct ctx *ctx, const char *const *argv, bool reads, struc
     int p[2];
 
     if (pipe2(p, O_CLOEXEC) < 0)
-        return err_sys(err, errno, "a pipe for tar");
+        return err_sys(err, errno, "create a pipe for tar");
     r = p[0], w = p[1];
 
     const struct child_fd fds[] = { { reads ? r : w, reads ? 0 : 1 }, { STDERR_FILENO, 2 } };
@@ -104,14 +103,14 @@ static int run_in_vm(struct ctx *ctx, struct rpc_client *client, char *const *ar
     if (exec_run(ctx, client, &what, &code, err) < 0)
         return err->code == ERR_DEADLINE
                    ? err_set(err, ERR_DEADLINE,
-                             "given up, since no byte was copied for %d s: a file is on a file "
-                             "system that does not answer, or the container holds up its own files",
+                             "no progress for %d s: a file is a FIFO, is on an unresponsive file "
+                             "system, or the container blocks access to it",
                              STALL_S)
                    : -1;
-    return code == 0 ? 0 : err_set(err, ERR_UNKNOWN, "it failed in the VM (status %d)", code);
+    return code == 0 ? 0 : err_set(err, ERR_UNKNOWN, "tar in the VM failed (exit status %d)", code);
 }
 
-/* One tar's output is the other one's input. */
+/* Connects the output of one tar to the input of the other. */
 static int run_both(struct ctx *ctx, struct rpc_client *client, const char *const *local,
                     bool local_reads, char *const *remote, struct err *err)
 {
@@ -129,8 +128,9 @@ static int run_both(struct ctx *ctx, struct rpc_client *client, const char *cons
     fd_close(TAKE_FD(ours));
     if (child_wait(&limited, tar, &status, err) < 0)
         return -1;
-    return status == 0 ? 0
-                       : err_set(err, ERR_UNKNOWN, "tar on this host failed (status 0x%x)", status);
+    return status == 0
+               ? 0
+               : err_set(err, ERR_UNKNOWN, "tar on this host failed (wait status 0x%x)", status);
 }
 
 /* ---- both directions */
@@ -151,7 +151,7 @@ static int copy_in(struct ctx *ctx, struct rpc_client *client, const char *pid, 
     return run_both(ctx, client, local, false, remote, err);
 }
 
-/* Where the copy goes: into `to` if that is a directory. Caller frees. */
+/* The path of the copy: in `to` if that is a directory. Caller frees. */
 static char *target_of(const char *to, const char *name)
 {
     struct stat st;
@@ -176,7 +176,7 @@ static int copy_out(struct ctx *ctx, struct rpc_client *client, const char *pid,
     int r;
 
     if (!mkdtemp(dir))
-        return err_sys(err, errno, "make a directory beside %s", target);
+        return err_sys(err, errno, "create a directory beside %s", target);
 
     AUTO_FREE char *arrived = str_format("%s/%s", dir, name);
     const char *const local[] = {
@@ -188,9 +188,10 @@ static int copy_out(struct ctx *ctx, struct rpc_client *client, const char *pid,
 
     r = run_both(ctx, client, local, true, remote, err);
     if (r == 0 && access(arrived, F_OK) == 0 && nftw(arrived, is_node, 16, FTW_PHYS) != 0)
-        r = err_set(err, ERR_INVALID, "%s is or has a device: not copied", from);
+        r = err_set(err, ERR_INVALID,
+                    "%s is or contains a device; lcow does not copy devices to the host", from);
     if (r == 0 && rename(arrived, target) < 0)
-        r = err_sys(err, errno, "put it at %s", target);
+        r = err_sys(err, errno, "move the copy to %s", target);
     (void)dir_remove(dir);
     return r;
 }
@@ -221,11 +222,12 @@ const struct args_cmd cp_command = {
     .summary = "Copy files between the host and a container.",
     .synopsis = "ID:PATH PATH | PATH ID:PATH",
     .text =
-        "PATH in a container is absolute. If the target is a directory, the copy goes into it. The "
-        "container needs no tools of its own. A copy that makes no progress for 30 s fails.",
+        "A PATH in a container must be absolute. If the target is a directory, the copy is created "
+        "in it. The container needs no tools of its own. A copy without progress for 30 s fails.",
     .exits = "1 if it failed",
     .takes_words = true,
-    .examples = ARGS_EXAMPLES({ "lcow cp 77b01:/var/log/app.log .", "out of a container" },
-                              { "lcow cp ./fix.conf 77b01:/etc/app/", "into one" }),
+    .examples =
+        ARGS_EXAMPLES({ "lcow cp 77b01:/var/log/app.log .", "copy a file out of a container" },
+                      { "lcow cp ./fix.conf 77b01:/etc/app/", "copy a file into a container" }),
     .run = run,
 };

@@ -91,16 +91,16 @@ static const struct args_cmd ls_command = {
 };
 static const struct args_cmd create_command = {
     .name = "cpugroup create",
-    .summary = "Make a group, or give it other CPUs.",
+    .summary = "Create a group, or change its CPUs.",
     .synopsis = "NAME CPUS",
-    .text = "VMs that are in it keep the CPUs that they have until they are moved again.",
+    .text = "VMs in the group keep their CPUs until they are moved again.",
     .exits = EXITS,
     .takes_words = true,
     .run = create,
 };
 static const struct args_cmd move_command = {
     .name = "cpugroup move",
-    .summary = "Move a VM that runs to a group.",
+    .summary = "Move a running VM to a group.",
     .synopsis = "ID NAME",
     .exits = EXITS,
     .takes_words = true,
@@ -108,7 +108,7 @@ static const struct args_cmd move_command = {
 };
 static const struct args_cmd rm_command = {
     .name = "cpugroup rm",
-    .summary = "Remove a group; VMs that are in it keep its CPUs.",
+    .summary = "Remove a group; VMs in it keep its CPUs.",
     .synopsis = "NAME",
     .exits = EXITS,
     .takes_words = true,
@@ -117,13 +117,12 @@ static const struct args_cmd rm_command = {
 
 const struct args_cmd cpugroup_command = {
     .name = "cpugroup",
-    .summary = "Groups of host CPUs that VMs run on: make, list, move, remove.",
+    .summary = "Manage groups of host CPUs that VMs run on.",
     .synopsis = "ls | create NAME CPUS | move ID NAME | rm NAME [options]",
-    .text = "A pod asks for one with the annotation io.microsoft.virtualmachine.cpugroup.id, if "
-            "allow_annotations names that. A group is a cpuset of QEMU's cgroup.",
-    .examples =
-        ARGS_EXAMPLES({ "lcow cpugroup create batch 8-15", "a group of eight CPUs" },
-                      { "lcow cpugroup move 4f2a9 batch", "this VM runs there from now on" }),
+    .text = "A pod selects a group by the annotation io.microsoft.virtualmachine.cpugroup.id, if "
+            "allow_annotations allows it. lcow sets the cpuset of QEMU's cgroup to the group.",
+    .examples = ARGS_EXAMPLES({ "lcow cpugroup create batch 8-15", "create a group of eight CPUs" },
+                              { "lcow cpugroup move 4f2a9 batch", "move a VM to it" }),
     .subs = (const struct args_cmd *const[]){ &ls_command, &create_command, &move_command,
                                               &rm_command, NULL },
 };

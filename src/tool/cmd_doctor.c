@@ -1,4 +1,5 @@
-/* cmd_doctor.c - `lcow doctor`: runs the checks, says what they found; and what they parse. */
+/* cmd_doctor.c - `lcow doctor`: runs the checks and prints their results; parsers for the checks.
+ */
 #include "tool/cmd_doctor.h"
 #include "tool/lib/term.h"
 #include <ctype.h>
@@ -94,7 +95,7 @@ static int run(struct ctx *ctx, struct tool *t, struct err *err)
     return count[DOCTOR_FAILED] > 0 ? TOOL_FAILED : TOOL_OK;
 }
 
-/* ---- what the checks parse */
+/* ---- parsers for the checks */
 
 bool doctor_parse_version(const char *text, struct doctor_version *ret)
 {
@@ -165,15 +166,14 @@ bool doctor_cgroup_v1_has(const char *cgroups, const char *controller)
 
 const struct args_cmd doctor_command = {
     .name = "doctor",
-    .summary = "Check what VMs need from this machine; say what fixes it.",
-    .text = "Each line is ok, warning or failed, followed by what fixes it.",
-    .exits = "1 if a check failed (warnings are fine)",
-    .opts = ARGS_OPTIONS(
-        OPT_JSON("print one JSON object on stdout instead"),
-        { "retest", 0, ARGS_FLAG, NULL, OPT(retest),
-          "forget what is known of KVM since the host started, and boot a short VM with it now" }),
-    .examples = ARGS_EXAMPLES({ "lcow doctor", "look at everything" },
-                              { "lcow doctor --json", "the same for a program" },
-                              { "lcow doctor --retest", "KVM failed once: does it work now?" }),
+    .summary = "Check this machine for what VMs need, and print fixes.",
+    .text = "Each line is ok, warning or failed. A fix follows where one is needed.",
+    .exits = "1 if a check failed (not for warnings)",
+    .opts = ARGS_OPTIONS(OPT_JSON("print one JSON object on stdout instead"),
+                         { "retest", 0, ARGS_FLAG, NULL, OPT(retest),
+                           "forget the result of KVM's last test, and boot a VM with KVM now" }),
+    .examples = ARGS_EXAMPLES({ "lcow doctor", "run all checks" },
+                              { "lcow doctor --json", "print the results for a program" },
+                              { "lcow doctor --retest", "test KVM again after it failed" }),
     .run = run,
 };

@@ -1,10 +1,11 @@
-/* cmd_doctor_host.c - what the host must offer around a VM: namespaces, tap, tc, cgroups, disk,
- * containerd; and what earlier programs have left. Probes run in children with a fresh network
- * namespace, which takes everything they make with it. */
+/* cmd_doctor_host.c - checks of the host: namespaces, tap, tc, cgroups, disk, containerd, and
+ * leftovers of dead programs. Probes run in children with a new network namespace; everything that
+ * they create disappears with it. */
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/fd.h"
 #include "host/files/scratch.h"
+#include "host/jail/pci.h"
 #include "tool/cmd_config.h"
 #include "tool/lib/capture.h"
 #include <errno.h>
@@ -22,7 +23,7 @@
 #define PROBE_LIMIT (20 * NS_PER_S)
 #define ROOT_FIX "run lcow as root"
 
-/* In the child: taps that stay when it executes the next program; the namespace ends them. */
+/* In the child: creates taps that persist across exec. They disappear with the namespace. */
 static int make_taps(void *arg, struct err *err)
 {
     const char *const *names = arg;
@@ -37,12 +38,12 @@ static int make_taps(void *arg, struct err *err)
         if (ioctl(fd, TUNSETIFF, &req) < 0)
             return err_sys(err, errno, "create tap %s", *names);
         if (ioctl(fd, TUNSETPERSIST, 1) < 0)
-            return err_sys(err, errno, "keep tap %s", *names);
+            return err_sys(err, errno, "make tap %s persistent", *names);
     }
     return 0;
 }
 
-/* This program as a child that does nothing: what counts happens before. */
+/* Runs this program as a child that does nothing: the probe runs before its exec. */
 static int probe(struct ctx *ctx, int (*setup)(void *arg, struct err *err), void *arg,
                  struct err *err)
 {
@@ -62,8 +63,9 @@ static enum doctor_status check_netns(struct ctx *ctx, struct doctor *d)
     struct err err = ERR_INIT;
 
     if (probe(ctx, NULL, NULL, &err) < 0)
-        return doctor_say(d, DOCTOR_FAILED, ROOT_FIX, "no new network namespace: %s", err.msg);
-    return doctor_say(d, DOCTOR_OK, NULL, "network namespaces can be made");
+        return doctor_say(d, DOCTOR_FAILED, ROOT_FIX, "cannot create a network namespace: %s",
+                          err.msg);
+    return doctor_say(d, DOCTOR_OK, NULL, "network namespaces can be created");
 }
 
 static enum doctor_status check_tun(struct ctx *ctx, struct doctor *d)
@@ -76,10 +78,29 @@ static enum doctor_status check_tun(struct ctx *ctx, struct doctor *d)
     if (probe(ctx, make_taps, names, &err) < 0)
         return doctor_say(d, DOCTOR_FAILED, geteuid() == 0 ? "modprobe tun" : ROOT_FIX, "%s",
                           err.msg);
-    return doctor_say(d, DOCTOR_OK, NULL, "a tap was made in a namespace of its own");
+    return doctor_say(d, DOCTOR_OK, NULL, "a tap can be created in a network namespace");
 }
 
-/* The rules a pod's network needs: everything from one interface to the other. */
+static enum doctor_status check_vsock(struct ctx *ctx, struct doctor *d)
+{
+    bool wanted = d->tool->config.vsock_link;
+    /* Opening it loads the module, so the node must do where nobody asks for it. */
+    AUTO_FD int fd = wanted ? open("/dev/vhost-vsock", O_RDWR | O_CLOEXEC) : -1;
+    bool there = wanted ? fd >= 0 : access("/dev/vhost-vsock", F_OK) == 0;
+    int why = errno;
+
+    (void)ctx;
+    if (there)
+        return doctor_say(d, DOCTOR_OK, NULL, "this host has kernel vsock%s",
+                          wanted ? "" : " (used only with link = vsock)");
+    return wanted ? doctor_say(d, DOCTOR_FAILED, "modprobe vhost_vsock, or set link = tcp",
+                               "link = vsock, but /dev/vhost-vsock: %s", strerror(why))
+                  : doctor_say(d, DOCTOR_OK, NULL,
+                               "not needed with link = tcp; this host has no /dev/vhost-vsock: %s",
+                               strerror(why));
+}
+
+/* The rules of a pod's network: they redirect all packets from one interface to the other. */
 static enum doctor_status check_tc(struct ctx *ctx, struct doctor *d)
 {
     const char *names[] = { "lcow0", "lcow1", NULL };
@@ -99,12 +120,12 @@ static enum doctor_status check_tc(struct ctx *ctx, struct doctor *d)
 
     if (err.code == ERR_NOT_FOUND)
         return doctor_say(d, DOCTOR_WARNING, "apt install iproute2",
-                          "cannot be tried: tc is not installed");
+                          "not checked: tc is not installed");
     if (!ran)
         return doctor_say(d, DOCTOR_FAILED, "see tun above", "%s", err.msg);
     if (status != 0)
         return doctor_say(d, DOCTOR_FAILED, "modprobe -a sch_ingress cls_u32 act_mirred",
-                          "pods will have no network: %.150s", text);
+                          "tc rules for pod networks fail: %.150s", text);
     return doctor_say(d, DOCTOR_OK, NULL, "u32 filters and mirred redirection work");
 }
 
@@ -125,7 +146,7 @@ static enum doctor_status check_cgroups(struct ctx *ctx, struct doctor *d)
                           "version %d without the memory controller", v2 ? 2 : 1);
     if (!v2 && access("/sys/fs/cgroup/memory", F_OK) < 0)
         return doctor_say(d, DOCTOR_FAILED, "mount cgroups below /sys/fs/cgroup",
-                          "version 1, and no memory controller is mounted");
+                          "version 1, but the memory controller is not mounted");
     return doctor_say(d, DOCTOR_OK, NULL, "version %d with the memory controller", v2 ? 2 : 1);
 }
 
@@ -142,7 +163,7 @@ static enum doctor_status check_disk(struct ctx *ctx, struct doctor *d)
 
     if (fs.f_flag & ST_RDONLY)
         return doctor_say(d, DOCTOR_FAILED, "set run_root in the configuration",
-                          "%s cannot be written", root);
+                          "%s is not writable", root);
     if (mib < 16)
         return doctor_say(d, DOCTOR_FAILED, "free space there, or set run_root",
                           "%llu MiB free in %s", mib, root);
@@ -151,7 +172,7 @@ static enum doctor_status check_disk(struct ctx *ctx, struct doctor *d)
                       mib, root);
 }
 
-/* Scratch disks are formatted by it, one for each VM. */
+/* mke2fs formats the scratch disk of each VM. */
 static enum doctor_status check_mke2fs(struct ctx *ctx, struct doctor *d)
 {
     struct capture c = { .argv = (const char *const[]){ scratch_mke2fs(), "-V", NULL },
@@ -204,29 +225,89 @@ static enum doctor_status check_containerd(struct ctx *ctx, struct doctor *d)
                                                     : "%s",
                           err.msg);
     if (!doctor_parse_version(text, &v))
-        return doctor_say(d, DOCTOR_WARNING, "apt install containerd", "tells no version: %.60s",
+        return doctor_say(d, DOCTOR_WARNING, "apt install containerd", "prints no version: %.60s",
                           text);
     if (config)
         stanza_read(config, &found);
     if (v.major < 1 || (v.major == 1 && v.minor < 6))
         return doctor_say(d, DOCTOR_FAILED, "apt install containerd",
-                          "version %u.%u, 1.6 is the oldest", v.major, v.minor);
+                          "version %u.%u is unsupported: must be 1.6 or later", v.major, v.minor);
     if (!found.has_type)
         return doctor_say(
             d, DOCTOR_WARNING,
-            "append what lcow config containerd prints, then restart containerd (ctr needs none)",
-            "version %u.%u; /etc/containerd/config.toml has no runtime of ours", v.major, v.minor);
+            "append the output of lcow config containerd, then restart containerd (not needed for "
+            "ctr)",
+            "version %u.%u; /etc/containerd/config.toml does not name lcow as a runtime", v.major,
+            v.minor);
     if (found.is_default)
         return doctor_say(
             d, DOCTOR_WARNING,
-            "name the RuntimeClass in pods (lcow config runtimeclass), or raise their "
-            "memory limits by what lcow overhead tells",
+            "set the RuntimeClass in pods (lcow config runtimeclass), or raise their memory "
+            "limits by the output of lcow overhead",
             "version %u.%u; lcow is the default runtime: pods without a RuntimeClass "
             "have no overhead, and small memory limits OOM-kill the whole VM",
             v.major, v.minor);
     return doctor_say(d, DOCTOR_OK, NULL,
                       "version %u.%u, with a runtime of type io.containerd.lcow.v2", v.major,
                       v.minor);
+}
+
+#define IOMMU_FIX "turn the IOMMU on: in the firmware, and by the kernel's option intel_iommu=on"
+
+/* The devices that allow_devices names by their addresses. False: this one cannot be given away. */
+static bool check_function(const char *address, struct doctor *d)
+{
+    struct pci_function f;
+    struct err err = ERR_INIT;
+
+    if (pci_find(PCI_SYS, address, &f, &err) < 0)
+        doctor_say(d, DOCTOR_WARNING, "take it out of allow_devices", "%s", err.msg);
+    else if (!str_eq(f.driver, PCI_DRIVER))
+        doctor_say(d, DOCTOR_WARNING, "driverctl set-override ADDRESS " PCI_DRIVER,
+                   "PCI device %s is bound to driver \"%s\", not to " PCI_DRIVER, f.address,
+                   f.driver);
+    else if (f.rival[0])
+        doctor_say(d, DOCTOR_WARNING, "driverctl set-override ADDRESS " PCI_DRIVER,
+                   "PCI device %s shares IOMMU group %s with %s, which is bound to driver \"%s\"",
+                   f.address, f.group, f.rival, f.rival_driver);
+    else
+        return true;
+    return false;
+}
+
+static bool has_iommu(void)
+{
+    AUTO(closedir) DIR *dir = opendir(PCI_SYS "/kernel/iommu_groups");
+    struct dirent *e = NULL;
+
+    while (dir && (e = readdir(dir)) && e->d_name[0] == '.')
+        ;
+    return e != NULL;
+}
+
+/* Which way QEMU gets devices of the host (docs/decisions/0018). */
+static enum doctor_status check_pci(struct ctx *ctx, struct doctor *d)
+{
+    const char *allowed = d->tool->config.allow_devices;
+    unsigned ways = has_iommu() ? pci_ways(PCI_SYS, PCI_DEV, NULL) : 0;
+    const char *way = !has_iommu()         ? "the IOMMU is off"
+                      : ways & PCI_IOMMUFD ? "by iommufd"
+                      : ways & PCI_GROUPS  ? "by vfio groups (type1)"
+                                           : "the module vfio-pci is not loaded";
+    char address[PCI_ADDRESS_MAX];
+
+    if (!allowed[strspn(allowed, " \t,")])
+        return doctor_say(d, DOCTOR_OK, NULL, "allow_devices names none; this host: %s", way);
+    if (!ways)
+        return doctor_say(d, DOCTOR_WARNING, has_iommu() ? "modprobe vfio-pci" : IOMMU_FIX,
+                          "PCI devices cannot be given to VMs: %s", way);
+    for (const char *at = allowed; *(at += strspn(at, " \t,")); at += strcspn(at, " \t,")) {
+        AUTO_FREE char *word = str_ndup(at, strcspn(at, " \t,"));
+
+        if (pci_address(word, address) == 0 && !check_function(address, d))
+            return d->now.status;
+    }
+    return doctor_say(d, DOCTOR_OK, NULL, "devices of the host are given to VMs %s", way);
 }
 
 struct count {
@@ -254,8 +335,7 @@ static enum doctor_status check_leftovers(struct ctx *ctx, struct doctor *d)
     if (leftovers_walk(d->tool->config.run_root, on_leftover, &c, &err) < 0)
         return doctor_say(d, DOCTOR_FAILED, ROOT_FIX, "%s", err.msg);
     if (c.unknown > 0)
-        return doctor_say(d, DOCTOR_WARNING, ROOT_FIX, "%zu VM directories cannot be read",
-                          c.unknown);
+        return doctor_say(d, DOCTOR_WARNING, ROOT_FIX, "cannot read %zu VM directories", c.unknown);
     if (c.dead > 0)
         return doctor_say(d, DOCTOR_WARNING, "lcow gc", "%zu VM%s of dead owners (%zu in use)",
                           c.dead, c.dead == 1 ? "" : "s", c.alive);
@@ -266,11 +346,13 @@ static enum doctor_status check_leftovers(struct ctx *ctx, struct doctor *d)
 const struct doctor_check doctor_host_checks[] = {
     { "netns", check_netns },
     { "tun", check_tun },
+    { "vsock", check_vsock },
     { "tc", check_tc },
     { "cgroups", check_cgroups },
     { "disk", check_disk },
     { "mke2fs", check_mke2fs },
     { "scratch", check_scratch },
+    { "pci", check_pci },
     { "containerd", check_containerd },
     { "leftovers", check_leftovers },
     { NULL },

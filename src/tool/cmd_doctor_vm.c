@@ -1,4 +1,4 @@
-/* cmd_doctor_vm.c - what a VM itself needs: QEMU, acceleration, the guest image, memory. */
+/* cmd_doctor_vm.c - checks of what a VM needs: QEMU, acceleration, the guest image, memory. */
 #include "base/child.h"
 #include "base/clock.h"
 #include "base/fd.h"
@@ -12,13 +12,13 @@
 
 #define QEMU_FIX "apt install qemu-system-x86 (Debian 12: from bookworm-backports; scripts/deps)"
 #define EMULATION_FIX                                                                              \
-    "set allow_emulation = true below [vm] in " CONFIG_PATH ", or give --allow-emulation"
+    "set allow_emulation = true in section [vm] of " CONFIG_PATH ", or use --allow-emulation"
 #define PROGRAM_LIMIT (20 * NS_PER_S)
 
-/* Memory that QEMU itself needs beside the guest's. */
+/* Memory of QEMU itself, without the guest's. */
 #define QEMU_OWN_MIB 128
 
-/* Output of a program that must succeed; NULL after having said why not. */
+/* The output of a program that must succeed; NULL after the failure was reported. */
 static char *output_of(struct ctx *ctx, struct doctor *d, const char *const *argv, const char *fix)
 {
     struct capture c = { .argv = argv, .limit_ns = PROGRAM_LIMIT };
@@ -52,16 +52,16 @@ static enum doctor_status check_qemu(struct ctx *ctx, struct doctor *d)
         return d->now.status;
     }
     if (!doctor_parse_version(text, &v))
-        return doctor_say(d, DOCTOR_FAILED, QEMU_FIX, "%s does not tell its version: %.60s",
-                          d->qemu, text);
+        return doctor_say(d, DOCTOR_FAILED, QEMU_FIX, "%s prints no version: %.60s", d->qemu, text);
     if (v.major < 7 || (v.major == 7 && v.minor < 2))
         return doctor_say(d, DOCTOR_FAILED, QEMU_FIX,
-                          "%s is version %u.%u, 7.2 is the oldest that works", d->qemu, v.major,
-                          v.minor);
-    if (v.major < 8 || (v.major == 8 && v.minor < 2))
-        return doctor_say(d, DOCTOR_WARNING, QEMU_FIX,
-                          "%s is version %u.%u; VMs start from templates with 8.2 or later only",
+                          "%s is version %u.%u, which is unsupported: must be 7.2 or later",
                           d->qemu, v.major, v.minor);
+    if (v.major < 8 || (v.major == 8 && v.minor < 2))
+        return doctor_say(
+            d, DOCTOR_WARNING, QEMU_FIX,
+            "%s is version %u.%u; templates need 8.2 or later, so every VM starts cold", d->qemu,
+            v.major, v.minor);
     return doctor_say(d, DOCTOR_OK, NULL, "version %u.%u, %s", v.major, v.minor, d->qemu);
 }
 
@@ -73,7 +73,7 @@ static enum doctor_status check_devices(struct ctx *ctx, struct doctor *d)
     AUTO(sbuf_release) struct sbuf missing = { 0 };
 
     if (!d->qemu)
-        return doctor_say(d, DOCTOR_FAILED, "see the line above", "unknown without QEMU");
+        return doctor_say(d, DOCTOR_FAILED, "see the line above", "not checked: QEMU is missing");
     AUTO_FREE char *help =
         output_of(ctx, d, (const char *const[]){ d->qemu, "-device", "help", NULL }, QEMU_FIX);
 
@@ -85,10 +85,11 @@ static enum doctor_status check_devices(struct ctx *ctx, struct doctor *d)
     }
     if (missing.len > 0)
         return doctor_say(d, DOCTOR_FAILED, QEMU_FIX, "QEMU lacks%s", missing.data);
-    return doctor_say(d, DOCTOR_OK, NULL, "all %zu that are needed", ARRAY_LEN(needed));
+    return doctor_say(d, DOCTOR_OK, NULL, "all %zu required devices are available",
+                      ARRAY_LEN(needed));
 }
 
-/* QEMU itself tries: a machine that is set up with KVM, and left at once. */
+/* Lets QEMU set up a machine with KVM and exit at once. */
 static enum doctor_status try_kvm(struct ctx *ctx, struct doctor *d)
 {
     const char *const argv[] = { d->qemu, "-accel",      "kvm",      "-machine", "none", "-display",
@@ -102,11 +103,11 @@ static enum doctor_status try_kvm(struct ctx *ctx, struct doctor *d)
         return doctor_say(d, DOCTOR_FAILED, EMULATION_FIX, "QEMU with KVM: %s", err.msg);
     if (status != 0)
         return doctor_say(d, DOCTOR_FAILED, EMULATION_FIX, "QEMU with KVM: %.120s", text);
-    return doctor_say(d, DOCTOR_OK, NULL, "QEMU accepts KVM; the first boot proves it");
+    return doctor_say(d, DOCTOR_OK, NULL, "QEMU accepts KVM; not yet proven by a boot");
 }
 
-/* A VM of its own, up and down, by this very program. Says what happened if KVM is not proven by
- * it; then true. */
+/* Boots a VM by running this program again. True if that did not prove KVM; *ret_why is the cause.
+ */
 static bool retest_failed(struct ctx *ctx, struct doctor *d, char **ret_why)
 {
     const struct config *c = &d->tool->config;
@@ -140,22 +141,24 @@ static enum doctor_status say_accel(struct ctx *ctx, struct doctor *d, enum tool
     if (found == TOOL_ACCEL_BROKEN)
         return doctor_say(d, allowed ? DOCTOR_WARNING : DOCTOR_FAILED,
                           allowed ? NULL
-                                  : "see what dmesg says of kvm, then lcow doctor --retest; to go "
-                                    "on without KVM, " EMULATION_FIX,
+                                  : "see dmesg for messages of kvm, then run lcow doctor --retest; "
+                                    "to continue without KVM, " EMULATION_FIX,
                           "%s; %s", why,
-                          allowed ? "VMs run by emulation, which the configuration allows: slow, "
-                                    "and no security boundary"
-                                  : "VMs are refused");
+                          allowed ? "VMs run in emulation, which the configuration allows: slow, "
+                                    "and not a security boundary"
+                                  : "VMs cannot start");
     if (found == TOOL_ACCEL_NONE && allowed)
         return doctor_say(
             d, DOCTOR_WARNING, NULL,
-            "emulation only, which the configuration allows: slow, and no security boundary; %s",
+            "VMs run in emulation, which the configuration allows: slow, and not a security "
+            "boundary; %s",
             why);
     if (found == TOOL_ACCEL_NONE)
-        return doctor_say(d, DOCTOR_WARNING, EMULATION_FIX,
-                          "emulation only, and it is not allowed, so VMs are refused; %s", why);
+        return doctor_say(
+            d, DOCTOR_WARNING, EMULATION_FIX,
+            "VMs cannot start: KVM is not available, and emulation is not allowed; %s", why);
     if (!d->qemu)
-        return doctor_say(d, DOCTOR_FAILED, "see qemu above", "cannot be tried without QEMU");
+        return doctor_say(d, DOCTOR_FAILED, "see qemu above", "not checked: QEMU is missing");
     return try_kvm(ctx, d);
 }
 
@@ -174,10 +177,10 @@ static enum doctor_status check_accel(struct ctx *ctx, struct doctor *d)
     if (!bad || found == TOOL_ACCEL_BROKEN)
         return say_accel(ctx, d, found, now);
     if (found == TOOL_ACCEL_WORKS)
-        return doctor_say(d, DOCTOR_FAILED, "lcow boot -- true shows more",
+        return doctor_say(d, DOCTOR_FAILED, "run lcow boot -- true for details",
                           "KVM works, but the VM did not boot: %.300s", failed);
-    return doctor_say(d, DOCTOR_FAILED, "lcow boot --kvm -- true shows more",
-                      "KVM could not be tried: %.300s", failed);
+    return doctor_say(d, DOCTOR_FAILED, "run lcow boot --kvm -- true for details",
+                      "could not test KVM: %.300s", failed);
 }
 
 static enum doctor_status check_image(struct ctx *ctx, struct doctor *d)
@@ -185,16 +188,11 @@ static enum doctor_status check_image(struct ctx *ctx, struct doctor *d)
     AUTO(image_free) struct image *img = NULL;
     struct err err = ERR_INIT;
 
-    if (image_open(d->tool->config.image_dir, &img, &err) < 0 || image_verify(img, &err) < 0) {
-        char *remedy = strstr(err.msg, "; build it");
-
-        if (remedy)
-            *remedy = '\0';
+    if (image_open(d->tool->config.image_dir, &img, &err) < 0 || image_verify(img, &err) < 0)
         return doctor_say(d, DOCTOR_FAILED,
-                          "make image, or set image_dir below [vm] in " CONFIG_PATH, "%s", err.msg);
-    }
-    return doctor_say(d, DOCTOR_OK, NULL, "kernel %s, hashes are right, %s", img->release,
-                      img->dir);
+                          "make image, or set image_dir in section [vm] of " CONFIG_PATH, "%s",
+                          err.msg);
+    return doctor_say(d, DOCTOR_OK, NULL, "kernel %s, hashes match, %s", img->release, img->dir);
 }
 
 static enum doctor_status check_templates(struct ctx *ctx, struct doctor *d)
@@ -205,10 +203,10 @@ static enum doctor_status check_templates(struct ctx *ctx, struct doctor *d)
     size_t n = 0, bad = 0;
 
     if (!c->use_template)
-        return doctor_say(d, DOCTOR_OK, NULL, "off, so each VM boots on its own");
+        return doctor_say(d, DOCTOR_OK, NULL, "off: every VM starts cold");
     if (template_list(c->template_dir, &keys, &n, &err) < 0)
-        return doctor_say(d, DOCTOR_WARNING, "set template_dir below [host] in " CONFIG_PATH, "%s",
-                          err.msg);
+        return doctor_say(d, DOCTOR_WARNING, "set template_dir in section [host] of " CONFIG_PATH,
+                          "%s", err.msg);
     for (size_t i = 0; i < n; i++) {
         struct template t = { .ram_fd = -1, .state_fd = -1 };
 
@@ -223,9 +221,9 @@ static enum doctor_status check_templates(struct ctx *ctx, struct doctor *d)
                           "the last build of %s failed: %s", failed[0].key, failed[0].why);
     if (bad > 0)
         return doctor_say(d, DOCTOR_WARNING, "lcow template build",
-                          "%zu of %zu in %s cannot be used: %s", bad, n, c->template_dir, err.msg);
+                          "%zu of %zu in %s are unusable: %s", bad, n, c->template_dir, err.msg);
     if (n == 0)
-        return doctor_say(d, DOCTOR_OK, NULL, "none yet in %s; the first cold start has one built",
+        return doctor_say(d, DOCTOR_OK, NULL, "none yet in %s; the first cold start builds one",
                           c->template_dir);
     return doctor_say(d, DOCTOR_OK, NULL, "%zu in %s", n, c->template_dir);
 }
@@ -236,10 +234,10 @@ static enum doctor_status check_memory(struct ctx *ctx, struct doctor *d)
     uint64_t mib, need = d->tool->config.memory_mib + QEMU_OWN_MIB;
 
     if (!text || !doctor_parse_available(text, &mib))
-        return doctor_say(d, DOCTOR_WARNING, "mount /proc", "/proc/meminfo tells no MemAvailable");
+        return doctor_say(d, DOCTOR_WARNING, "mount /proc", "/proc/meminfo has no MemAvailable");
     if (mib < need)
-        return doctor_say(d, DOCTOR_FAILED, "end other programs, or set a smaller memory_mib",
-                          "%llu MiB are free, one VM of %u MiB needs about %llu",
+        return doctor_say(d, DOCTOR_FAILED, "stop other programs, or set a smaller memory_mib",
+                          "%llu MiB free, but a VM of %u MiB needs about %llu MiB",
                           (unsigned long long)mib, d->tool->config.memory_mib,
                           (unsigned long long)need);
     return doctor_say(d, DOCTOR_OK, NULL, "%llu MiB free: room for about %llu VMs of %u MiB",

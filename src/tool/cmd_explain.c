@@ -1,5 +1,5 @@
-/* cmd_explain.c - `lcow explain`: how a sandbox is, what happened to it last, what went wrong, at
- * which stage, and what to do. From the shim if it answers, from its journal and ledger if not. */
+/* cmd_explain.c - `lcow explain`: the state of a sandbox, its last events, its failure with reason
+ * and remedy. Read from the shim if it answers, otherwise from its journal and ledger. */
 #include "base/clock.h"
 #include "base/fd.h"
 #include "host/ledger/ledger.h"
@@ -19,18 +19,19 @@ struct facts {
     const struct shim *shim; /* NULL: it is gone */
     struct readings readings;
     struct lines lines;
-    const struct line *trouble; /* the one that was diagnosed; NULL: no line tells of it */
-    struct diagnosis diagnosis; /* .stage NULL: nothing went wrong */
-    char *now;                  /* what is wrong at this moment; NULL: nothing */
+    const struct line *trouble; /* the line of the failure; NULL: there is none */
+    enum reason reason;
+    const struct diagnosis *diagnosis; /* NULL: no failure */
+    char *now;                         /* a problem that exists now; NULL: none */
     size_t ledger[LEDGER_KIND_COUNT], n_ledger;
 };
 
 /* ---- what is known */
 
-/* All words of a line that tell a cause. Caller frees. */
+/* The message of a line and its causes. Caller frees. */
 static char *words_of(const struct line *l)
 {
-    static const char *const keys[] = { "operation", "error", "why", "reason" };
+    static const char *const keys[] = { "operation", "error", "why" };
     struct sbuf out = { 0 };
 
     sbuf_adds(&out, l->text);
@@ -43,18 +44,22 @@ static char *words_of(const struct line *l)
     return sbuf_take(&out);
 }
 
-/* What a line tells of a failure; NULL: nothing. */
+static enum reason reason_of(const struct line *l)
+{
+    return reason_parse(doc_text(l->doc, "reason"));
+}
+
+/* The diagnosis of a line; NULL: it does not report a failure. */
 static const struct diagnosis *diagnosis_of(const struct line *l)
 {
-    AUTO_FREE char *words = words_of(l);
-    const struct diagnosis *d = diagnose(words);
+    const struct diagnosis *d = diagnose(reason_of(l), doc_text(l->doc, "operation"));
 
-    if (!str_eq(l->level, "error") && !(d && d->warned && str_eq(l->level, "warn")))
+    if (!str_eq(l->level, "error") && !(d->warned && str_eq(l->level, "warn")))
         return NULL;
-    if (d)
-        return d->kind == DIAGNOSIS_ASKED ? NULL : d;
-    /* Kernels call much an error that is none. */
-    return l->source == LINE_SHIM ? diagnose_operation(doc_text(l->doc, "operation")) : NULL;
+    /* Kernels call much an error that is not one. */
+    if (d->kind == DIAGNOSIS_ASKED || (d->kind == DIAGNOSIS_GENERAL && l->source != LINE_SHIM))
+        return NULL;
+    return d;
 }
 
 /* The newest cause; if none is known, the newest of what followed from it. */
@@ -68,13 +73,14 @@ static void find_trouble(struct facts *f)
         if (!d || (f->trouble && !cause))
             continue;
         f->trouble = l;
-        f->diagnosis = *d;
+        f->reason = reason_of(l);
+        f->diagnosis = d;
         if (cause)
             return;
     }
 }
 
-/* "T" in /proc/PID/stat: somebody has sent it a SIGSTOP. */
+/* "T" in /proc/PID/stat: the process got a SIGSTOP. */
 static bool is_stopped(int64_t pid)
 {
     AUTO_FREE char *text = pid > 0 ? file_text(4096, "/proc/%" PRId64 "/stat", pid) : NULL;
@@ -90,37 +96,35 @@ static void find_present(struct facts *f)
     uint64_t oldest = doc_number(vm, "oldest_call_ns");
 
     if (!f->shim->doc && is_stopped(f->shim->pid))
-        f->now = str_format("the shim is stopped; kill -CONT %d lets it go on", (int)f->shim->pid);
+        f->now = str_format("the shim is stopped; kill -CONT %d resumes it", (int)f->shim->pid);
     else if (!f->shim->doc)
         f->now = str_format("the shim does not answer: %.150s", f->shim->why.msg);
     else if (is_stopped(qemu))
         f->now = str_format(
-            "QEMU is stopped, so the guest is; kill -CONT %" PRId64 " lets it go on", qemu);
+            "QEMU is stopped, and so is the guest; kill -CONT %" PRId64 " resumes it", qemu);
     else if (oldest > 10 * NS_PER_S)
-        f->now = str_format("the guest owes an answer for %" PRIu64 " s; lcow stacks tells to what",
+        f->now = str_format("the guest has not answered a call for %" PRIu64 " s; see: lcow stacks",
                             oldest / NS_PER_S);
 }
 
-static bool is_said(const struct lines *lines, const char *text)
+/* The journal records an orderly exit. */
+static bool has_left(const struct lines *lines)
 {
     for (size_t i = lines->n; i-- > 0;)
-        if (lines->v[i].source == LINE_SHIM && str_eq(lines->v[i].text, text))
+        if (lines->v[i].source == LINE_SHIM &&
+            str_eq(doc_text(lines->v[i].doc, "operation"), "leave"))
             return true;
     return false;
 }
 
-/* A shim that is killed cannot say so. */
+/* A killed shim cannot log its end; one that crashed has. */
 static void find_killed(struct facts *f, const struct readings *r)
 {
-    if (f->shim || r->v[0]->alive || is_said(&f->lines, "leaving"))
+    if (f->shim || r->v[0]->alive || has_left(&f->lines) || f->reason == REASON_SHIM_CRASHED)
         return;
     f->trouble = NULL;
-    f->diagnosis = (struct diagnosis){
-        .stage = "shim",
-        .meaning = "the shim ended without a word: somebody killed it, or it crashed",
-        .remedy = "see the host's kernel log (OOM killer, segfault) and containerd's log; the "
-                  "pod's controller starts it again, lcow gc takes back what is left",
-    };
+    f->reason = REASON_SHIM_KILLED;
+    f->diagnosis = diagnose(f->reason, NULL);
 }
 
 static int count_record(void *arg, const struct ledger_record *r)
@@ -135,7 +139,7 @@ static int count_record(void *arg, const struct ledger_record *r)
 static void read_ledger(struct facts *f, const char *run_root)
 {
     AUTO_FREE char *dir = str_format("%s/%s/%s", run_root, f->ns, f->id);
-    struct err ignored = ERR_INIT; /* it is written to at this moment, or gone */
+    struct err ignored = ERR_INIT; /* the ledger is being written, or was removed */
 
     (void)ledger_read(dir, count_record, f, &ignored);
 }
@@ -149,7 +153,7 @@ static int gather(struct tool *t, const char *word, const struct shims *shims, s
     readings_init(r, t->config.run_root);
     if (readings_find(r, shims, word, &f->shim, &container, err) < 0 && !f->shim)
         return -1;
-    err_clear(err); /* one without a journal can still be asked */
+    err_clear(err); /* a shim without a journal can still answer */
     f->ns = f->shim ? f->shim->ns : r->v[0]->ns;
     f->id = f->shim ? f->shim->id : r->v[0]->id;
     if (readings_more(r, &f->lines, err) < 0)
@@ -162,7 +166,7 @@ static int gather(struct tool *t, const char *word, const struct shims *shims, s
     return 0;
 }
 
-/* ---- told to people */
+/* ---- output for people */
 
 static void put_state(const struct facts *f, struct sbuf *out)
 {
@@ -194,11 +198,11 @@ static void put_ledger(const struct facts *f, struct sbuf *out)
 {
     if (f->n_ledger == 0)
         return;
-    sbuf_addf(out, "on record to be taken back: %zu", f->n_ledger);
+    sbuf_addf(out, "recorded for clean-up: %zu", f->n_ledger);
     for (unsigned k = 0; k < LEDGER_KIND_COUNT; k++)
         if (f->ledger[k])
             sbuf_addf(out, ", %s %zu", ledger_kind_name(k), f->ledger[k]);
-    sbuf_adds(out, f->shim ? "\n" : " (lcow gc does it)\n");
+    sbuf_adds(out, f->shim ? "\n" : " (run lcow gc)\n");
 }
 
 static size_t skip_to_last(const struct facts *f, bool (*take)(const struct line *), size_t n)
@@ -215,7 +219,7 @@ static bool is_event(const struct line *l)
     return l->source == LINE_EVENT;
 }
 
-/* Kernels warn of much that is none. */
+/* Kernels log many warnings that are not failures. */
 static bool is_trouble(const struct line *l)
 {
     return str_eq(l->level, "error") || (str_eq(l->level, "warn") && l->source != LINE_KERNEL);
@@ -235,7 +239,7 @@ static void put_trouble(const struct line *l, struct sbuf *out)
     args_wrap(out, safe, 15, 15);
 }
 
-/* The last of those that `take` takes, each as `put` has it. */
+/* Prints the last lines that `take` accepts, each by `put`. */
 static void put_last(const struct facts *f, const char *title, bool (*take)(const struct line *),
                      size_t n, void (*put)(const struct line *, struct sbuf *), struct sbuf *out)
 {
@@ -263,20 +267,20 @@ static void put_facts(const struct facts *f, struct sbuf *out)
     put_state(f, out);
     put_ledger(f, out);
     put_last(f, "last events\n", is_event, LAST_EVENTS, put_event, out);
-    put_last(f, "last troubles\n", is_trouble, LAST_TROUBLES, put_trouble, out);
+    put_last(f, "last problems\n", is_trouble, LAST_TROUBLES, put_trouble, out);
     sbuf_addc(out, '\n');
     if (f->now)
         put_pair("now", f->now, out);
-    if (f->diagnosis.stage) {
-        put_pair("stage", f->diagnosis.stage, out);
-        put_pair("meaning", f->diagnosis.meaning, out);
-        put_pair("remedy", f->diagnosis.remedy, out);
+    if (f->diagnosis) {
+        put_pair("reason", reason_name(f->reason), out);
+        put_pair("cause", f->diagnosis->cause, out);
+        put_pair("remedy", f->diagnosis->remedy, out);
     } else if (!f->now) {
-        sbuf_adds(out, "No error is on record.\n");
+        sbuf_adds(out, "No error is recorded.\n");
     }
 }
 
-/* ---- told to programs */
+/* ---- output for programs */
 
 static json_t *last_docs(const struct facts *f, bool (*take)(const struct line *), size_t n)
 {
@@ -293,9 +297,10 @@ static json_t *facts_as_json(const struct facts *f)
     AUTO_FREE char *words = f->trouble ? words_of(f->trouble) : NULL;
     json_t *failure = json_null();
 
-    if (f->diagnosis.stage)
-        failure = json_pack("{so ss ss ss}", "text", doc_string(words), "stage", f->diagnosis.stage,
-                            "meaning", f->diagnosis.meaning, "remedy", f->diagnosis.remedy);
+    if (f->diagnosis)
+        failure =
+            json_pack("{so ss ss ss}", "text", doc_string(words), "reason", reason_name(f->reason),
+                      "cause", f->diagnosis->cause, "remedy", f->diagnosis->remedy);
     return json_pack("{so so sb sO? so sI so so so}", "namespace", doc_string(f->ns), "sandbox",
                      doc_string(f->id), "shim_alive", f->shim != NULL, "state",
                      f->shim ? f->shim->doc : NULL, "now", doc_string(f->now), "ledger_records",
@@ -323,12 +328,11 @@ static int run(struct ctx *ctx, struct tool *t, struct err *err)
 
 const struct args_cmd explain_command = {
     .name = "explain",
-    .summary = "Tell what went wrong with a sandbox, and what to do.",
-    .text = "Works while the VM or the shim hangs, and for the last 32 sandboxes that ended with "
-            "an error.",
-    .exits = "1 if nothing is known of it",
+    .summary = "Explain why a sandbox failed, and what to do.",
+    .text = "Works even if the VM or the shim hangs, and for the last 32 sandboxes that failed.",
+    .exits = "1 if the sandbox is unknown",
     .opts = TOOL_JSON_OPTS("print one JSON object on stdout instead"),
     .takes_id = true,
-    .examples = ARGS_EXAMPLES({ "lcow explain 4f2a9", "why does this pod not run?" }),
+    .examples = ARGS_EXAMPLES({ "lcow explain 4f2a9", "explain why this pod does not run" }),
     .run = run,
 };

@@ -1,5 +1,5 @@
-/* cmd_gc.c - `lcow gc`: takes back what dead owners left, from their ledgers, and the scratch disks
- * that no ledger names any more. */
+/* cmd_gc.c - `lcow gc`: cleans up what dead owners left, from their ledgers, and scratch disks that
+ * no ledger names. */
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/fd.h"
@@ -18,8 +18,8 @@ struct gc {
     struct ctx *ctx;
     const struct tool_opts *opts;
     json_t *items;     /* for --json */
-    const char *name;  /* of the VM being looked at */
-    struct strv would; /* directories that a dry run has told of */
+    const char *name;  /* of the current VM */
+    struct strv would; /* directories that a dry run has printed */
     size_t n_items, n_dead, n_alive, n_given_up, n_failed;
 };
 
@@ -29,20 +29,14 @@ static void say_error(struct gc *g, const char *what)
     tool_fail(0, "%s: %s", g->name, what);
 }
 
-static bool is_taken(const char *result)
-{
-    return str_starts(result, "would be ") || str_eq(result, "removed") ||
-           str_eq(result, "killed") || str_eq(result, "unmounted");
-}
-
-static void on_item(void *arg, const struct ledger_record *rec, const char *result)
+static void on_item(void *arg, const struct ledger_record *rec, int taken, const char *result)
 {
     struct gc *g = arg;
 
-    /* What had gone already is no news, and not the same before and after a real run. */
-    if (str_eq(result, "already gone"))
+    /* Not printed, so that a dry run prints the same lines as a real run. */
+    if (taken == 0)
         return;
-    if (!is_taken(result) && !g->opts->json) { /* counted when the whole VM fails */
+    if (taken < 0 && !g->opts->json) { /* the failure is counted for the whole VM */
         tool_fail(0, "%s: %s %s: %s", g->name, ledger_kind_name(rec->kind), rec->what, result);
         return;
     }
@@ -58,7 +52,7 @@ static void on_item(void *arg, const struct ledger_record *rec, const char *resu
         tool_printf(STDOUT_FILENO, "%s %s %s\n", g->name, ledger_kind_name(rec->kind), rec->what);
 }
 
-/* 1: its shim is dead now. 0: it is left alone. */
+/* Returns 1 if the shim is dead now, 0 if it keeps running. */
 static int end_given_up(struct ctx *ctx, struct gc *g, const struct run_file *n, struct err *err)
 {
     AUTO_FD int pidfd = -1;
@@ -68,31 +62,34 @@ static int end_given_up(struct ctx *ctx, struct gc *g, const struct run_file *n,
     g->n_given_up++;
     if (!g->opts->force || g->opts->dry_run || !n->process[0]) {
         tool_printf(STDERR_FILENO,
-                    "lcow: %s is given up: the bundles of its containers are gone, but its shim, "
-                    "process %d, runs%s\n",
+                    "lcow: containerd has given up %s: the bundles of its containers are gone, but "
+                    "its shim, process %d, is running%s\n",
                     g->name, (int)n->pid,
                     n->process[0]
-                        ? "; it should end within a minute, and if it does not: lcow gc --force"
-                        : "; end that process, then: lcow gc");
+                        ? "; it should exit within 60 s; if it does not, run lcow gc --force"
+                        : "; stop that process, then run lcow gc");
         return 0;
     }
     there = ledger_process_open(n->process, &pid, &pidfd, err);
     if (there < 0 || (there > 0 && ledger_process_kill(ctx, pid, pidfd, err) < 0))
         return -1;
     if (there > 0)
-        on_item(g, &(struct ledger_record){ .kind = LEDGER_PROCESS, .what = n->process }, "killed");
+        on_item(g, &(struct ledger_record){ .kind = LEDGER_PROCESS, .what = n->process }, 1,
+                "killed");
     if (str_starts(n->address, "unix://"))
-        (void)unlink(n->address + strlen("unix://")); /* the next shim would replace it */
+        (void)unlink(
+            n->address +
+            strlen("unix://")); /* a failure is harmless: the next shim replaces the socket */
     return 1;
 }
 
-/* The same. */
+/* Returns 1 if the owner is dead now, 0 if it keeps running. */
 static int on_alive(struct ctx *ctx, struct gc *g, const struct leftover *l, struct err *err)
 {
     AUTO(run_file_release) struct run_file run = { 0 };
     bool given_up = false;
 
-    /* Without a run file it is not a shim's. */
+    /* An owner without a run file is not a shim. */
     if (run_file_read(l->dir, &run, err) == 0 &&
         run_given_up(ctx, l->dir, &run, &given_up, err) < 0)
         return -1;
@@ -100,11 +97,11 @@ static int on_alive(struct ctx *ctx, struct gc *g, const struct leftover *l, str
     if (given_up)
         return end_given_up(ctx, g, &run, err);
     g->n_alive++;
-    tool_printf(STDERR_FILENO, "lcow: %s is in use, left alone\n", l->name);
+    tool_printf(STDERR_FILENO, "lcow: skipping %s: it is in use\n", l->name);
     return 0;
 }
 
-/* A child between fork and exec may hold the ledger of a killed shim for a moment. */
+/* A child between fork and exec may briefly hold the lock on a killed shim's ledger. */
 static int reclaim(struct ctx *ctx, struct gc *g, const struct leftover *l, struct err *err)
 {
     struct err late = ERR_INIT;
@@ -141,9 +138,9 @@ static int on_leftover(void *arg, const struct leftover *l)
     return 0;
 }
 
-/* Scratch disks that nobody living has and no ledger names: a reboot took the ledgers. In a dry
- * run those of dead VMs are still there, and told of already. */
-static void on_scratch(void *arg, const char *name, const char *path, const char *result)
+/* Removes scratch disks that no running VM uses and no ledger names, because a reboot deleted the
+ * ledgers. A dry run has already printed those that the ledgers of dead VMs name. */
+static void on_scratch(void *arg, const char *name, const char *path, int taken, const char *result)
 {
     struct gc *g = arg;
     const struct ledger_record rec = { .kind = LEDGER_DIR, .what = path };
@@ -153,7 +150,7 @@ static void on_scratch(void *arg, const char *name, const char *path, const char
             return;
     g->name = name;
     g->n_dead++;
-    on_item(g, &rec, result);
+    on_item(g, &rec, taken, result);
 }
 
 static void say_sum(const struct gc *g, struct tool *t)
@@ -164,11 +161,11 @@ static void say_sum(const struct gc *g, struct tool *t)
                       (json_int_t)g->n_dead, "in_use", (json_int_t)g->n_alive, "given_up",
                       (json_int_t)g->n_given_up, "failed", (json_int_t)g->n_failed);
     } else if (g->n_dead == 0) {
-        tool_print(STDERR_FILENO, "lcow: nothing is left over\n");
+        tool_print(STDERR_FILENO, "lcow: nothing to clean up\n");
     } else {
-        tool_printf(STDERR_FILENO, "lcow: %zu thing%s of %zu VM%s %s\n", g->n_items,
+        tool_printf(STDERR_FILENO, "lcow: %zu item%s of %zu VM%s %s\n", g->n_items,
                     g->n_items == 1 ? "" : "s", g->n_dead, g->n_dead == 1 ? "" : "s",
-                    g->opts->dry_run ? "would be taken back" : "taken back");
+                    g->opts->dry_run ? "would be cleaned up" : "cleaned up");
     }
 }
 
@@ -191,19 +188,19 @@ static int run(struct ctx *ctx, struct tool *t, struct err *err)
 
 const struct args_cmd gc_command = {
     .name = "gc",
-    .summary = "Take back what crashed programs have left behind.",
-    .text = "Prints one line for each thing that is taken back: VM, kind, what. VMs whose owner "
-            "lives are named on stderr and left alone. If containerd has given up all containers "
-            "of a living shim (their bundles are gone), that is said; such a shim ends by itself "
-            "after a minute, unless it is stuck. With --force it is killed and its VM taken back.",
-    .exits = "1 if something could not be taken back (run it again)",
+    .summary = "Clean up what crashed programs left behind.",
+    .text = "Prints one line for each item: VM, kind, name. VMs whose owner is running are skipped "
+            "and named on stderr. If containerd has given up all containers of a running shim "
+            "(their bundles are gone), lcow reports that. Such a shim exits after 60 s unless it "
+            "is stuck. With --force, lcow kills the shim and cleans up its VM.",
+    .exits = "1 if something could not be cleaned up (run it again)",
     .opts = ARGS_OPTIONS({ "dry-run", 'n', ARGS_FLAG, NULL, OPT(dry_run),
-                           "print the same lines, but touch nothing" },
+                           "print the same lines, but change nothing" },
                          { "force", 'f', ARGS_FLAG, NULL, OPT(force),
-                           "kill shims whose containers containerd has given up, too" },
+                           "also kill shims whose containers containerd has given up" },
                          OPT_JSON("print one JSON object on stdout instead")),
     .examples = ARGS_EXAMPLES(
-        { "lcow gc --dry-run", "what did a crash leave behind?" }, { "lcow gc", "take it back" },
-        { "lcow gc --force", "end shims that containerd has given up as well" }),
+        { "lcow gc --dry-run", "print what a crash left behind" }, { "lcow gc", "clean it up" },
+        { "lcow gc --force", "also kill shims that containerd has given up" }),
     .run = run,
 };

@@ -1,5 +1,5 @@
-/* cmd_inspect.c - commands that ask one shim one question: `lcow inspect`, `console`, `stacks`,
- * `tasks`, and `share`, which shows a path of the host in the VM. */
+/* cmd_inspect.c - commands that make one call to one shim: `lcow inspect`, `console`, `stacks`,
+ * `tasks`, and `share`, which shares a path of the host with the VM. */
 #include "api/lcow.pb-c.h"
 #include "api/shimdiag.pb-c.h"
 #include "base/clock.h"
@@ -63,7 +63,7 @@ static int stacks(struct ctx *ctx, struct tool *t, struct err *err)
                             doc_string(resp->guest_stacks));
         return TOOL_OK;
     }
-    AUTO_FREE char *guest = str_dup(resp->guest_stacks); /* its own words, line by line */
+    AUTO_FREE char *guest = str_dup(resp->guest_stacks); /* the guest's text, line by line */
 
     sbuf_addf(&t->out, "shim\n%s\nguest\n", resp->stacks);
     for (char *rest = guest, *line; (line = strsep(&rest, "\n"));) {
@@ -110,12 +110,13 @@ static int share(struct ctx *ctx, struct tool *t, struct err *err)
     char **words = t->rest.argv;
 
     if (t->rest.n < 2 || t->rest.n > 3)
-        return tool_fail(TOOL_USAGE, "share needs ID, HOST_PATH and perhaps VM_PATH");
+        return tool_fail(TOOL_USAGE, "share needs ID and HOST_PATH; VM_PATH is optional");
 
-    AUTO_FREE char *path = realpath(words[1], NULL); /* the shim is in another directory */
+    AUTO_FREE char *path =
+        realpath(words[1], NULL); /* absolute, since the shim has another working directory */
 
     if (!path)
-        return err_set(err, ERR_NOT_FOUND, "%s is not there", words[1]);
+        return err_set(err, ERR_NOT_FOUND, "%s does not exist", words[1]);
     req.host_path = path;
     req.uvm_path = t->rest.n == 3 ? words[2] : "";
     req.read_only = !t->opts.writable;
@@ -127,69 +128,68 @@ static int share(struct ctx *ctx, struct tool *t, struct err *err)
 
 const struct args_cmd inspect_command = {
     .name = "inspect",
-    .summary = "Print all that a shim knows, as JSON.",
-    .text = "ID is the beginning of a sandbox's or container's id, with or without NAMESPACE/ "
-            "before it. The document has the VM with the stages of its boot, its disks, shares and "
-            "PCI devices with their holders, containers and execs.",
-    .exits = "1 if it is not there or does not answer",
+    .summary = "Print the state of a shim as JSON.",
+    .text = "ID is the beginning of a sandbox's or container's id, optionally after NAMESPACE/. "
+            "The document contains the VM with the stages of its boot, its disks, shares and PCI "
+            "devices with their users, containers and execs.",
+    .exits = "1 if the shim does not exist or does not answer",
     .takes_id = true,
     .examples = ARGS_EXAMPLES(
-        { "lcow inspect 4f2a9", "all that the shim of this sandbox or container knows" },
-        { "lcow inspect k8s.io/4f2a9", "in that namespace of containerd" }),
+        { "lcow inspect 4f2a9", "print the state of this sandbox's or container's shim" },
+        { "lcow inspect k8s.io/4f2a9", "look in this containerd namespace only" }),
     .run = inspect,
 };
 
-#define NO_ANSWER "1 if the shim is not there or does not answer"
+#define NO_ANSWER "1 if the shim does not exist or does not answer"
 
 const struct args_cmd console_command = {
     .name = "console",
     .summary = "Print the last lines of a VM's console.",
-    .text = "The shim keeps them: this works while the VM is stopped or hangs. The console takes "
-            "no input; for a shell in the VM see: lcow exec --vm -t ID -- sh",
+    .text = "The shim keeps these lines, so this works even if the VM hangs. The console has no "
+            "input; for a shell in the VM use: lcow exec --vm -t ID -- sh",
     .exits = NO_ANSWER,
     .takes_id = true,
-    .examples =
-        ARGS_EXAMPLES({ "lcow console 4f2a9", "the last that firmware, kernel and agent printed" }),
+    .examples = ARGS_EXAMPLES(
+        { "lcow console 4f2a9", "print the last output of firmware, kernel and agent" }),
     .run = console,
 };
 
 const struct args_cmd stacks_command = {
     .name = "stacks",
     .summary = "Print what every fiber of a shim and its guest waits for.",
-    .text =
-        "A guest that does not answer within five seconds does not keep the shim's own part back.",
+    .text = "If the guest does not answer within 5 s, only the shim's part is printed.",
     .exits = NO_ANSWER,
     .opts = TOOL_JSON_OPTS("print one JSON object on stdout instead"),
     .takes_id = true,
-    .examples = ARGS_EXAMPLES(
-        { "lcow stacks 4f2a9", "what does everybody in this shim and its VM wait for?" }),
+    .examples =
+        ARGS_EXAMPLES({ "lcow stacks 4f2a9", "print what this shim and its guest wait for" }),
     .run = stacks,
 };
 
 const struct args_cmd tasks_command = {
     .name = "tasks",
     .summary = "Print the tasks of one shim, with their execs.",
-    .text = "What ShimDiag's DiagTasks answers, for those who know hcsshim's shimdiag. `lcow ps "
-            "-e` shows more.",
+    .text = "Prints the answer of ShimDiag's DiagTasks, like hcsshim's shimdiag. `lcow ps -e` "
+            "prints more.",
     .exits = NO_ANSWER,
     .opts = TOOL_JSON_OPTS("print one JSON array on stdout instead"),
     .takes_id = true,
-    .examples = ARGS_EXAMPLES({ "lcow tasks 4f2a9", "tasks and execs, as the shim knows them" }),
+    .examples = ARGS_EXAMPLES({ "lcow tasks 4f2a9", "print this shim's tasks and execs" }),
     .run = tasks,
 };
 
 const struct args_cmd share_command = {
     .name = "share",
-    .summary = "Show a directory or file of the host in a VM.",
+    .summary = "Share a directory or file of the host with a VM.",
     .synopsis = "[options] ID HOST_PATH [VM_PATH]",
-    .text = "It is seen in the VM itself, not in its containers, until the VM ends. Prints the "
-            "path in the VM.",
+    .text = "The share is visible in the VM, not in its containers, until the VM stops. Prints "
+            "its path in the VM.",
     .exits = "1 if it failed",
     .opts =
-        ARGS_OPTIONS({ "writable", 'w', ARGS_FLAG, NULL, OPT(writable), "the VM may change it" }),
+        ARGS_OPTIONS({ "writable", 'w', ARGS_FLAG, NULL, OPT(writable), "let the VM write to it" }),
     .takes_words = true,
-    .examples =
-        ARGS_EXAMPLES({ "lcow share 4f2a9 /opt/tools /mnt/tools", "tools of the host, in the VM" },
-                      { "lcow share -w 4f2a9 /tmp/dumps", "somewhere; prints where" }),
+    .examples = ARGS_EXAMPLES(
+        { "lcow share 4f2a9 /opt/tools /mnt/tools", "share tools of the host" },
+        { "lcow share -w 4f2a9 /tmp/dumps", "share it at a path that lcow chooses and prints" }),
     .run = share,
 };

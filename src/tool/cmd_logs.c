@@ -1,5 +1,6 @@
-/* cmd_logs.c - `lcow logs`: what shim, agent and guest kernel said of one sandbox, in the order of
- * time; `lcow events`: what was told to containerd. Both from the journals: see reading.h. */
+/* cmd_logs.c - `lcow logs`: the logs of shim, agent and guest kernel about one sandbox, in the
+ * order of time; `lcow events`: the events sent to containerd. Both read the journals (reading.h).
+ */
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/fd.h"
@@ -11,15 +12,15 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Nobody tells of a shim that was killed, or of a reader that has gone. */
+/* Interval for checking whether the shim was killed or our reader is gone: neither is signalled. */
 #define LOOK_AGAIN NS_PER_S
 
 /* ---- one line */
 
 struct printing {
     bool wanted[LINE_SOURCE_COUNT];
-    bool named;            /* and all that name a container: */
-    const char *container; /* this one; NULL: any */
+    bool named;            /* also lines that name a container: */
+    const char *container; /* the container; NULL: any */
     bool json, colour, whose;
 };
 
@@ -68,7 +69,7 @@ static void put_fields(struct sbuf *out, const struct line *l)
 
         if (is_told_already(key) || (text && json_string_length(value) == 0))
             continue;
-        if (!text || !text[0]) /* a large number begins with NUL */
+        if (!text || !text[0]) /* not a string, or a string that begins with NUL */
             text = dumped = js_text(value, 0);
         sbuf_addf(out, " %s=", key);
         put_words(out, text);
@@ -118,9 +119,9 @@ static void put_line(const struct printing *p, const struct line *l, struct sbuf
     sbuf_addc(out, '\n');
 }
 
-/* ---- from now on */
+/* ---- following */
 
-/* The last `limit` of those that are wanted and new; 0: all. */
+/* Prints the last `limit` new lines that match; 0: all. */
 static int put_more(struct tool *t, struct readings *r, const struct printing *p, uint32_t limit,
                     struct err *err)
 {
@@ -146,7 +147,7 @@ static bool is_over(struct readings *r, struct err *err)
     return readings_add(&now, word, err) < 0 || !now.v[0]->alive;
 }
 
-/* all: new sandboxes join, and it ends only with us (or with who reads us). */
+/* all: new sandboxes are included, and following ends only when lcow or its reader exits. */
 static int follow(struct ctx *ctx, struct tool *t, struct readings *r, const struct printing *p,
                   bool all, struct err *err)
 {
@@ -167,7 +168,7 @@ static int follow(struct ctx *ctx, struct tool *t, struct readings *r, const str
 
         struct ctx limited = ctx_with_timeout(ctx, LOOK_AGAIN);
 
-        if (loop_wait_fd(&limited, fd, POLLIN, "more to tell", err) < 0) {
+        if (loop_wait_fd(&limited, fd, POLLIN, "new log lines", err) < 0) {
             if (err->code != ERR_DEADLINE || ctx_check(ctx, err) < 0)
                 return -1;
             err_clear(err);
@@ -216,27 +217,27 @@ static int logs_run(struct ctx *ctx, struct tool *t, struct err *err)
 
 const struct args_cmd logs_command = {
     .name = "logs",
-    .summary = "Print what shim, agent, guest kernel and containers said.",
-    .text = "One stream in the order of time; the guest's lines stand where they were said, on the "
-            "host's clock. The last 256 to 512 KiB of each sandbox are kept, and those of the last "
-            "32 sandboxes that ended with an error. A container's own output is where the CRI or a "
-            "file:// URI put it (the last MiB); what goes into a FIFO is its reader's alone.",
-    .exits = "1 if nothing is known of it",
+    .summary = "Print the logs of shim, agent, guest kernel and containers.",
+    .text = "The lines are in the order of time; the guest's times are converted to the host's "
+            "clock. lcow keeps the last 256–512 KiB of each sandbox, and the logs of the last 32 "
+            "sandboxes that failed. A container's output is read from the file of the CRI or of a "
+            "file:// URI (the last MiB); output to a FIFO is not available.",
+    .exits = "1 if there is no log of it",
     .opts = ARGS_OPTIONS(
-        { "follow", 'f', ARGS_FLAG, NULL, OPT(follow), "go on until the sandbox ends" },
-        { "lines", 'n', ARGS_NUMBER, "N", OPT(lines), "only the last N (default: all)", .min = 1,
-          .max = 1000000 },
-        { "shim", 0, ARGS_FLAG, NULL, OPT(shim), "what the shim said; may be combined" },
-        { "agent", 0, ARGS_FLAG, NULL, OPT(agent), "what the agent in the VM said" },
-        { "kernel", 0, ARGS_FLAG, NULL, OPT(kernel), "what the guest's kernel said" },
+        { "follow", 'f', ARGS_FLAG, NULL, OPT(follow), "print new lines until the sandbox stops" },
+        { "lines", 'n', ARGS_NUMBER, "N", OPT(lines), "print the last N lines only (default: all)",
+          .min = 1, .max = 1000000 },
+        { "shim", 0, ARGS_FLAG, NULL, OPT(shim), "only the shim's lines; may be combined" },
+        { "agent", 0, ARGS_FLAG, NULL, OPT(agent), "only the agent's lines" },
+        { "kernel", 0, ARGS_FLAG, NULL, OPT(kernel), "only the guest kernel's lines" },
         { "container", 0, ARGS_FLAG, NULL, OPT(container),
-          "what containers wrote, and what befell them" },
-        OPT_JSON("one JSON object a line")),
+          "only output of containers, and lines about them" },
+        OPT_JSON("print one JSON object per line")),
     .takes_id = true,
-    .examples = ARGS_EXAMPLES(
-        { "lcow logs 4f2a9", "all, also of a sandbox that failed and is gone" },
-        { "lcow logs -f --kernel 4f2a9", "the guest kernel's, as they come" },
-        { "lcow logs -f --container 77b01", "one container's output, and what befell it" }),
+    .examples =
+        ARGS_EXAMPLES({ "lcow logs 4f2a9", "print all, also of a sandbox that failed and is gone" },
+                      { "lcow logs -f --kernel 4f2a9", "follow the guest kernel's log" },
+                      { "lcow logs -f --container 77b01", "follow one container" }),
     .run = logs_run,
 };
 
@@ -258,11 +259,12 @@ static int events_run(struct ctx *ctx, struct tool *t, struct err *err)
 
 const struct args_cmd events_command = {
     .name = "events",
-    .summary = "Print the events of all sandboxes, as told to containerd.",
-    .text = "Of the sandboxes that live, and of those that ended with an error.",
-    .exits = "1 if they cannot be read",
-    .opts = ARGS_OPTIONS({ "follow", 'f', ARGS_FLAG, NULL, OPT(follow), "go on until ^C" },
-                         OPT_JSON("one JSON object a line")),
-    .examples = ARGS_EXAMPLES({ "lcow events -f", "what happens on this host, as it happens" }),
+    .summary = "Print the events of all sandboxes that were sent to containerd.",
+    .text = "Prints events of running sandboxes, and of those that failed.",
+    .exits = "1 if the events cannot be read",
+    .opts =
+        ARGS_OPTIONS({ "follow", 'f', ARGS_FLAG, NULL, OPT(follow), "print new events until ^C" },
+                     OPT_JSON("print one JSON object per line")),
+    .examples = ARGS_EXAMPLES({ "lcow events -f", "follow the events of this host" }),
     .run = events_run,
 };

@@ -1,5 +1,5 @@
-/* cmd_metrics.c - `lcow metrics`: all sandboxes of this host as Prometheus text, once or served on
- * a unix socket (a node's collector reads it; nothing of ours listens on a network). */
+/* cmd_metrics.c - `lcow metrics`: metrics of all sandboxes of this host as Prometheus text, printed
+ * once or served on a unix socket for a collector. lcow does not listen on a network. */
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/fd.h"
@@ -15,52 +15,54 @@
 
 #define REQUEST_LIMIT (5 * NS_PER_S)
 #define REQUEST_MAX 8192u
+#define FAILURES "lcow_failures_total"
 
-/* ---- the figures */
+/* ---- the metrics */
 
-/* Where a figure is: in the shim's document (a number, a flag, a list that is counted, or a text),
- * or in what it costs. What is not there is 0. */
+/* The source of a metric: the shim's document (a number, a flag, the length of a list, or a text),
+ * or struct cost. A missing value is 0. */
 static const struct metric {
-    const char *name, *help; /* a name in _total is a counter's, others are gauges' */
+    const char *name, *help; /* a name that ends with _total is a counter, others are gauges */
     const char *part, *key;  /* of the document; part NULL: of all of it */
     size_t cost;             /* offset in struct cost, if there is no key */
-    double per;              /* it is divided by that; 0: it is not */
-    const char *is;          /* 1 if the text is that; NULL: if there is one */
+    double per;              /* divisor; 0: none */
+    const char *is;          /* the metric is 1 if the text equals this; NULL: for any text */
 } metrics[] = {
 #define DOC(part, key) part, key, 0
 #define COST(field) NULL, NULL, offsetof(struct cost, field)
     { "lcow_shim_up", "1 if the shim answers", DOC(NULL, "sandbox") },
     { "lcow_vm_running", "1 if the VM runs", DOC("vm", "state"), .is = "Running" },
-    { "lcow_vm_emulated", "1 without hardware virtualization: no security boundary",
+    { "lcow_vm_emulated", "1 without hardware virtualization: not a security boundary",
       DOC("vm", "emulated") },
-    { "lcow_vm_clone", "1 if it was started from a template", DOC("vm", "clone") },
-    { "lcow_vm_memory_bytes", "what the VM was given", DOC("vm", "memory_mib"),
-      1.0 / (1024 * 1024) },
+    { "lcow_vm_clone", "1 if the VM was started from a template", DOC("vm", "clone") },
+    { "lcow_vm_memory_bytes", "memory of the VM", DOC("vm", "memory_mib"), 1.0 / (1024 * 1024) },
     { "lcow_vm_cpus", "vCPUs of the VM", DOC("vm", "cpus") },
-    { "lcow_vm_start_time_seconds", "since 1970", DOC("vm", "started_ns"), 1e9 },
-    { "lcow_vm_disks", "disks attached", DOC("vm", "disks") },
-    { "lcow_vm_shares", "directories shared", DOC("vm", "shares") },
-    { "lcow_containers", "containers the shim knows", DOC(NULL, "containers") },
-    { "lcow_guest_oldest_call_seconds", "age of the oldest call without an answer",
+    { "lcow_vm_start_time_seconds", "start time of the VM, seconds since 1970",
+      DOC("vm", "started_ns"), 1e9 },
+    { "lcow_vm_disks", "disks attached to the VM", DOC("vm", "disks") },
+    { "lcow_vm_shares", "directories shared with the VM", DOC("vm", "shares") },
+    { "lcow_containers", "containers of the shim", DOC(NULL, "containers") },
+    { "lcow_guest_oldest_call_seconds", "age of the oldest unanswered call to the guest",
       DOC("vm", "oldest_call_ns"), 1e9 },
     { "lcow_host_shim_pss_bytes", "memory of the shim", COST(shim_pss) },
-    { "lcow_host_vmm_pss_bytes", "memory of QEMU, the guest's included", COST(vmm_pss) },
+    { "lcow_host_vmm_pss_bytes", "memory of QEMU, including the guest's", COST(vmm_pss) },
     { "lcow_host_anchors_pss_bytes", "memory of the containers' anchors", COST(anchors_pss) },
     { "lcow_host_cpu_seconds_total", "CPU time of shim and QEMU", COST(host_cpu_ns), 1e9 },
-    { "lcow_guest_up", "1 if the guest tells its figures", COST(guest) },
-    { "lcow_guest_memory_bytes", "memory of the containers, as the guest counts it",
+    { "lcow_guest_up", "1 if the guest reports its metrics", COST(guest) },
+    { "lcow_guest_memory_bytes", "memory of the containers, as the guest reports it",
       COST(guest_memory) },
     { "lcow_guest_cpu_seconds_total", "CPU time of the containers", COST(guest_cpu_ns), 1e9 },
-    { "lcow_stdio_lost_bytes_total", "output that reached nobody",
+    { "lcow_stdio_lost_bytes_total", "container output that was lost",
       DOC("counters", "stdio_lost_bytes") },
-    { "lcow_log_lines_dropped_total", "log lines that containerd did not take",
+    { "lcow_log_lines_dropped_total", "log lines that containerd did not accept",
       DOC("counters", "log_lines_dropped") },
-    { "lcow_events_pending", "events containerd has not taken yet",
+    { "lcow_events_pending", "events that containerd has not accepted yet",
       DOC("counters", "events_pending") },
-    { "lcow_events_dropped_total", "events given up", DOC("counters", "events_dropped") },
-    { "lcow_spans_sent_total", "spans that the trace collector took",
+    { "lcow_events_dropped_total", "events that were dropped", DOC("counters", "events_dropped") },
+    { "lcow_spans_sent_total", "spans that the trace collector accepted",
       DOC("counters", "spans_sent") },
-    { "lcow_spans_lost_total", "spans that it did not take", DOC("counters", "spans_lost") },
+    { "lcow_spans_lost_total", "spans that the trace collector did not accept",
+      DOC("counters", "spans_lost") },
 #undef DOC
 #undef COST
 };
@@ -80,6 +82,20 @@ static double value_of(const struct metric *m, const struct shim *s)
     return json_is_true(value) ? 1 : (double)json_integer_value(value) / (m->per ? m->per : 1);
 }
 
+/* One line for each reason that has occurred. */
+static void put_failures(const struct shims *s, struct sbuf *out)
+{
+    const char *reason;
+    json_t *n;
+
+    sbuf_adds(out, "# HELP " FAILURES " failures that the shim logged, by reason\n"
+                   "# TYPE " FAILURES " counter\n");
+    for (size_t k = 0; k < s->n; k++)
+        json_object_foreach(json_object_get(s->v[k].doc, "failures"), reason, n) sbuf_addf(
+            out, FAILURES "{namespace=\"%s\",sandbox=\"%s\",reason=\"%s\"} %lld\n", s->v[k].ns,
+            s->v[k].id, reason_name(reason_parse(reason)), (long long)json_integer_value(n));
+}
+
 static void as_text(const struct shims *s, struct sbuf *out)
 {
     for (const struct metric *m = metrics; m < metrics + ARRAY_LEN(metrics); m++) {
@@ -89,6 +105,7 @@ static void as_text(const struct shims *s, struct sbuf *out)
             sbuf_addf(out, "%s{namespace=\"%s\",sandbox=\"%s\"} %.15g\n", m->name, s->v[k].ns,
                       s->v[k].id, value_of(m, &s->v[k]));
     }
+    put_failures(s, out);
 }
 
 static json_t *as_json(const struct shims *s)
@@ -101,14 +118,16 @@ static json_t *as_json(const struct shims *s)
 
         for (const struct metric *m = metrics; m < metrics + ARRAY_LEN(metrics); m++)
             json_object_set_new(one, m->name, json_real(value_of(m, &s->v[k])));
+        if (json_object_get(s->v[k].doc, "failures"))
+            json_object_set(one, FAILURES, json_object_get(s->v[k].doc, "failures"));
         json_array_append_new(all, one);
     }
     return all;
 }
 
-/* ---- served */
+/* ---- serving */
 
-/* To the blank line that ends a request's head. */
+/* Reads up to the blank line that ends a request's header. */
 static int read_head(struct ctx *ctx, struct stream *s, struct err *err)
 {
     AUTO(sbuf_release) struct sbuf head = { 0 };
@@ -117,11 +136,11 @@ static int read_head(struct ctx *ctx, struct stream *s, struct err *err)
 
     while (!head.data || !strstr(head.data, "\r\n\r\n")) {
         if (head.len > REQUEST_MAX)
-            return err_set(err, ERR_INVALID, "a request without end");
+            return err_set(err, ERR_INVALID, "the request's header is too long");
         if (stream_read(ctx, s, buf, sizeof(buf), &n, err) < 0)
             return -1;
         if (n == 0)
-            return err_set(err, ERR_UNAVAILABLE, "the client has gone");
+            return err_set(err, ERR_UNAVAILABLE, "the client closed the connection");
         sbuf_add(&head, buf, n);
     }
     return 0;
@@ -160,7 +179,7 @@ static int serve(struct ctx *ctx, struct tool *t, const char *path, struct cance
         struct err lost = ERR_INIT;
 
         if (client >= 0 && answer(&until, t, client, &lost) < 0 && lost.code != ERR_CANCELLED)
-            (void)tool_fail(0, "a scraper was not answered: %s", lost.msg);
+            (void)tool_fail(0, "could not answer a scraper: %s", lost.msg);
     }
     (void)unlink(path);
     return err->code == ERR_CANCELLED ? 0 : -1;
@@ -173,7 +192,7 @@ static int run(struct ctx *ctx, struct tool *t, struct err *err)
     int r;
 
     if (where && !str_starts(where, "unix:/"))
-        return tool_fail(TOOL_USAGE, "--listen %s: unix:/PATH is needed", where);
+        return tool_fail(TOOL_USAGE, "--listen %s: must be unix:/PATH", where);
     if (where) {
         cancel_init(&stop, NULL);
         r = serve(ctx, t, where + strlen("unix:"), &stop, err);
@@ -191,12 +210,12 @@ static int run(struct ctx *ctx, struct tool *t, struct err *err)
 
 const struct args_cmd metrics_command = {
     .name = "metrics",
-    .summary = "Print figures of all sandboxes for Prometheus.",
-    .text = "What each one means is in docs/metrics.md.",
-    .exits = "1 if they cannot be read",
-    .opts = ARGS_OPTIONS(
-        { "listen", 0, ARGS_STR, "unix:PATH", OPT(listen), "serve it there by HTTP, until ^C" },
-        OPT_JSON("print one JSON array on stdout instead")),
+    .summary = "Print metrics of all sandboxes for Prometheus.",
+    .text = "docs/metrics.md explains each metric.",
+    .exits = "1 if the metrics cannot be read",
+    .opts = ARGS_OPTIONS({ "listen", 0, ARGS_STR, "unix:PATH", OPT(listen),
+                           "serve them on this socket by HTTP, until ^C" },
+                         OPT_JSON("print one JSON array on stdout instead")),
     .examples =
         ARGS_EXAMPLES({ "lcow metrics", "for the text-file collector of node_exporter" },
                       { "lcow metrics --listen unix:/run/lcow/metrics.sock", "for a scraper" }),

@@ -1,7 +1,7 @@
-/* cmd_overhead.c - what a pod costs beyond its containers, which the scheduler and the pod's cgroup
- * must allow for: `lcow overhead`, measured on the sandboxes that run, and `lcow config
- * runtimeclass`, the whole object for Kubernetes. It is the memory of the guest's kernel and agent,
- * which the VM's memory holds, and of QEMU itself. */
+/* cmd_overhead.c - the overhead of a pod, which the scheduler and the pod's cgroup must allow for:
+ * `lcow overhead` measures it on running sandboxes, and `lcow config runtimeclass` prints the
+ * object for Kubernetes. It is the memory of the guest's kernel and agent, which is part of the
+ * VM's memory, and of QEMU itself. */
 #include "base/fd.h"
 #include "tool/cmd_config.h"
 #include <stdio.h>
@@ -9,7 +9,7 @@
 
 #define SMAPS_MAX_BYTES (16u << 20)
 #define GUEST_MEMORY_MIN (UINT64_C(64) << 20) /* smaller mappings are QEMU's own */
-#define VMM_MIB_UNKNOWN 96 /* where no VM runs; 84 MiB were seen under emulation */
+#define VMM_MIB_UNKNOWN 96                    /* if no VM runs; 84 MiB were measured in emulation */
 #define KIB_PER_MIB 1024
 #define MIB (UINT64_C(1) << 20)
 #define OVERHEAD "overhead:\n  podFixed:\n    memory: \"%uMi\"\n    cpu: \"50m\"\n"
@@ -30,7 +30,7 @@ uint64_t runtimeclass_own_kib(const char *smaps)
 
         line += *line == '\n';
         if (sscanf(line, "%lx-%lx %4s", &begin, &end, perms) == 3)
-            /* Emulation's translated code is large and writable too, but it is executed. */
+            /* Translated code of emulation is also large and writable, but executable. */
             guests = end - begin >= GUEST_MEMORY_MIN && perms[1] == 'w' && perms[2] != 'x';
         else if (sscanf(line, "Pss: %lu kB", &kib) == 1 && !guests)
             sum += kib;
@@ -38,7 +38,7 @@ uint64_t runtimeclass_own_kib(const char *smaps)
     return sum;
 }
 
-/* The VMs of the shims that answer, as far as we may look. */
+/* Measures the VMs of all shims that answer and that this user may inspect. */
 static int measure(struct ctx *ctx, struct tool *t, struct runtimeclass *r, struct err *err)
 {
     if (tool_list(ctx, t, err) < 0)
@@ -69,8 +69,8 @@ void runtimeclass_print(const struct runtimeclass *r, struct sbuf *out)
               "# Overhead of a pod: %u MiB for the guest's kernel and agent (overhead_mib),\n"
               "# %u MiB for QEMU (%s).\n",
               r->guest_mib, vmm,
-              r->n_measured ? "the most of the VMs that run here"
-                            : "not measured: no VM runs here that we may look at");
+              r->n_measured ? "the maximum of the VMs that run here"
+                            : "not measured: no VM runs here that this user may inspect");
     sbuf_addf(out,
               "apiVersion: node.k8s.io/v1\n"
               "kind: RuntimeClass\n"
@@ -110,7 +110,7 @@ static int overhead(struct ctx *ctx, struct tool *t, struct err *err)
     if (n == 0 || r.n_measured == 0)
         return err_set(
             err, ERR_NOT_FOUND,
-            "no sandbox runs that could be measured; start a typical pod first (as root)");
+            "no running sandbox can be measured; start a typical pod first, and run lcow as root");
 
     uint32_t ours = (uint32_t)((shim + anchors + MIB - 1) / MIB);
     uint32_t sum = rounded(r.guest_mib + r.vmm_mib + ours);
@@ -128,13 +128,14 @@ static int overhead(struct ctx *ctx, struct tool *t, struct err *err)
 
 const struct args_cmd overhead_command = {
     .name = "overhead",
-    .summary = "Measure what a pod costs beyond its containers.",
-    .text = "The sum of the most that any sandbox here needs for QEMU itself, its shim and its "
-            "anchors, and of overhead_mib of the configuration, which is the part of the VM's "
-            "memory that kernel and agent have. Start a typical pod first.",
+    .summary = "Measure the overhead of a pod.",
+    .text =
+        "The overhead is the memory of QEMU itself, the shim and the anchors, plus overhead_mib "
+        "for the guest's kernel and agent. The measured part is the maximum of all sandboxes "
+        "on this host. Start a typical pod first.",
     .exits = "1 if no sandbox runs",
     .opts = TOOL_JSON_OPTS("print one JSON object on stdout instead"),
-    .examples = ARGS_EXAMPLES({ "lcow overhead", "after a typical pod was started" }),
+    .examples = ARGS_EXAMPLES({ "lcow overhead", "measure, after a typical pod was started" }),
     .run = overhead,
 };
 
@@ -142,12 +143,13 @@ const struct args_cmd runtimeclass_command = {
     .name = "config runtimeclass",
     .summary = "Print the RuntimeClass for Kubernetes, with the overhead of a pod on this host.",
     .synopsis = "",
-    .text = "The overhead is overhead_mib of the configuration, for the guest's kernel and agent, "
-            "and QEMU's own memory: the most of any VM that runs now (root sees them), or a "
-            "cautious figure if none does.\n"
-            "\n"
-            "Exit code: 0; 2 if the configuration or this command line is wrong.",
-    .examples =
-        ARGS_EXAMPLES({ "lcow config runtimeclass | kubectl apply -f -", "make the RuntimeClass" }),
+    .text =
+        "The overhead is overhead_mib, for the guest's kernel and agent, plus QEMU's own memory. "
+        "The latter is the maximum of the running VMs (as root), or a conservative estimate "
+        "if none runs.\n"
+        "\n"
+        "Exit code: 0; 2 if the configuration or the command line is invalid.",
+    .examples = ARGS_EXAMPLES(
+        { "lcow config runtimeclass | kubectl apply -f -", "create the RuntimeClass" }),
     .run = runtimeclass,
 };

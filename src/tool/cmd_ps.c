@@ -11,7 +11,7 @@
 
 struct table {
     struct sbuf *out;
-    int width; /* of an id; 0: whole */
+    int width; /* of an id; 0: not truncated */
     bool execs;
     uint64_t now;
 };
@@ -137,16 +137,16 @@ static int run(struct ctx *ctx, struct tool *t, struct err *err)
 const struct args_cmd ps_command = {
     .name = "ps",
     .summary = "List sandboxes, their VMs and containers.",
-    .text = "Asks each shim itself, and each `lcow boot --keep`, not containerd. One that does not "
-            "answer within five seconds is listed with the reason. \"no guest log\": the log of "
-            "that VM could not be listened for, and the VM runs on without it.",
+    .text = "Queries each shim and each `lcow boot --keep`, not containerd. A shim that does not "
+            "answer within 5 s is listed with the reason. \"no guest log\": the shim could not "
+            "receive the VM's log, and the VM runs without it.",
     .exits = "1 if a shim did not answer",
     .opts = ARGS_OPTIONS(
-        { "execs", 'e', ARGS_FLAG, NULL, OPT(execs), "with the processes that were added by exec" },
-        { "no-trunc", 0, ARGS_FLAG, NULL, OPT(whole), "whole ids, whatever the width" },
+        { "execs", 'e', ARGS_FLAG, NULL, OPT(execs), "also list the processes of execs" },
+        { "no-trunc", 0, ARGS_FLAG, NULL, OPT(whole), "do not truncate ids" },
         OPT_JSON("print one JSON array on stdout instead")),
-    .examples =
-        ARGS_EXAMPLES({ "lcow ps", "what runs on this host" }, { "lcow ps -e", "with execs" },
-                      { "lcow ps --json | jq -r '.[].sandbox'", "for a program" }),
+    .examples = ARGS_EXAMPLES({ "lcow ps", "list what runs on this host" },
+                              { "lcow ps -e", "also list execs" },
+                              { "lcow ps --json | jq -r '.[].sandbox'", "list ids for a program" }),
     .run = run,
 };

@@ -4,5 +4,5 @@
 struct shims;
 struct tool;
 
-/* Adds it to what the tool prints. */
+/* Adds the table to the tool's output. */
 void ps_table(struct tool *tool, const struct shims *s);

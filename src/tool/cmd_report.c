@@ -1,6 +1,6 @@
-/* cmd_report.c - `lcow report`: one archive with all that helps to find a fault of ours. It is
- * made to hold no secret: environments, command lines and annotations are in none of the documents,
- * and are not logged, but for a value that an error names. */
+/* cmd_report.c - `lcow report`: one archive with all that helps to find a fault of lcow. It must
+ * not contain secrets: environments, command lines and annotations are in none of the documents,
+ * and are not logged, except for a value that an error names. */
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/fd.h"
@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #define BLOCK 512u
-#define OCTAL_11 077777777777ull /* what a field of 12 holds */
+#define OCTAL_11 077777777777ull /* the maximum of a 12-byte field */
 
 /* ---- ustar */
 
@@ -68,7 +68,7 @@ static int ledger(struct ctx *ctx, struct tool *t, struct err *err)
     int n;
 
     if (!t->shim)
-        return err_set(err, ERR_NOT_FOUND, "its shim is gone");
+        return err_set(err, ERR_NOT_FOUND, "the shim does not exist any more");
     path = str_format("%s/%s/%s/ledger", t->config.run_root, t->shim->ns, t->shim->id);
     n = file_read_all(path, 4u << 20, &text, &len);
     if (n < 0)
@@ -77,13 +77,13 @@ static int ledger(struct ctx *ctx, struct tool *t, struct err *err)
     return 0;
 }
 
-/* Most are what another command prints. */
+/* Most parts are the output of another command. */
 static const struct part {
     const char *name;
     const struct args_cmd *command;
     int (*make)(struct ctx *ctx, struct tool *t, struct err *err);
     struct tool_opts opts;
-    bool proof; /* something is known of the sandbox if this is there */
+    bool proof; /* exists only if the sandbox is known */
 } parts[] = {
     { "versions.txt", NULL, versions },
     { "explain.txt", &explain_command, .proof = true },
@@ -95,7 +95,7 @@ static const struct part {
     { "ledger.txt", NULL, ledger },
 };
 
-/* How many are there that prove something; *ret_why: why the first is not. */
+/* Returns the number of existing parts with `proof`; *ret_why: why the first is missing. */
 static size_t put_parts(struct ctx *ctx, const struct tool *t, struct sbuf *tar,
                         struct err *ret_why)
 {
@@ -103,13 +103,13 @@ static size_t put_parts(struct ctx *ctx, const struct tool *t, struct sbuf *tar,
     size_t n = 0;
 
     for (const struct part *p = parts; p < parts + ARRAY_LEN(parts); p++) {
-        struct tool one = *t; /* what was asked of the shims is asked once */
+        struct tool one = *t; /* shares the answers of the shims */
         struct err err = ERR_INIT;
 
         one.opts = p->opts;
         if ((p->command ? p->command->run : p->make)(ctx, &one, &err) < 0) {
             one.out.len = 0;
-            sbuf_addf(&one.out, "not there: %s\n", err.msg);
+            sbuf_addf(&one.out, "missing: %s\n", err.msg);
             if (ret_why->code == ERR_NONE)
                 *ret_why = err;
         } else {
@@ -142,7 +142,7 @@ static int run(struct ctx *ctx, struct tool *t, struct err *err)
     AUTO(sbuf_release) struct sbuf tar = { 0 };
     AUTO_FREE char *named = str_format("lcow-report-%s.tar", t->rest.argv[0]);
     const char *path = t->opts.output ? t->opts.output : named;
-    struct err why = ERR_INIT, ignored = ERR_INIT; /* each part tells if it is missing */
+    struct err why = ERR_INIT, ignored = ERR_INIT; /* a missing part contains its error */
 
     if (tool_list(ctx, t, err) < 0)
         return -1;
@@ -163,14 +163,14 @@ static int run(struct ctx *ctx, struct tool *t, struct err *err)
 
 const struct args_cmd report_command = {
     .name = "report",
-    .summary = "Gather logs and states of a sandbox into one archive.",
-    .text = "Journal, state, console, stacks, timeline, explanation and versions, in a tar. Works "
-            "with what it can get: a part that is missing says why. Environments, command lines "
-            "and annotations are not in it.",
-    .exits = "1 if nothing is known of it",
+    .summary = "Collect logs and state of a sandbox in one archive.",
+    .text = "The tar contains journal, state, console, stacks, timeline, explanation and versions. "
+            "If a part is missing, its file contains the reason. The archive does not contain "
+            "environments, command lines and annotations.",
+    .exits = "1 if the sandbox is unknown",
     .opts = ARGS_OPTIONS({ "output", 'o', ARGS_STR, "FILE", OPT(output),
-                           "where to (default: lcow-report-ID.tar here); - is stdout" }),
+                           "write to FILE (default: lcow-report-ID.tar); - is stdout" }),
     .takes_id = true,
-    .examples = ARGS_EXAMPLES({ "lcow report 4f2a9", "writes lcow-report-4f2a9.tar" }),
+    .examples = ARGS_EXAMPLES({ "lcow report 4f2a9", "write lcow-report-4f2a9.tar" }),
     .run = run,
 };

@@ -1,4 +1,4 @@
-/* cmd_template.c - `lcow template`: saved VMs that others are cloned from. */
+/* cmd_template.c - `lcow template`: saved VMs that other VMs are cloned from. */
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/loop.h"
@@ -40,7 +40,7 @@ static json_t *info_json(const struct template_info *i)
     return ret;
 }
 
-/* i NULL: it cannot be used, by *err. */
+/* i NULL: the template is unusable; *err is the cause. */
 static void say(struct tool *t, const char *key, const struct template_info *i,
                 const struct err *err)
 {
@@ -60,7 +60,7 @@ static void say(struct tool *t, const char *key, const struct template_info *i,
     }
 }
 
-/* How many there are. */
+/* Prints failed builds; returns their number. */
 static size_t say_failures(struct tool *t)
 {
     AUTO_FREE struct template_failure *all = NULL;
@@ -71,14 +71,14 @@ static size_t say_failures(struct tool *t)
         char when[32];
 
         say_time(all[i].at_ns, when);
-        err_set(&err, ERR_DATA_LOSS, "its last build failed at %s (%u in a row): %s", when,
+        err_set(&err, ERR_DATA_LOSS, "the last build failed at %s (%u in a row): %s", when,
                 all[i].count, all[i].why);
         say(t, all[i].key, NULL, &err);
     }
     return n;
 }
 
-/* The keys of the command line; if there are none, all. */
+/* The keys of the command line; without any, all. */
 static int keys_of(struct tool *t, struct strv *ret, struct err *err)
 {
     AUTO_FREE char(*keys)[TEMPLATE_KEY_SIZE] = NULL;
@@ -93,7 +93,8 @@ static int keys_of(struct tool *t, struct strv *ret, struct err *err)
     return 0;
 }
 
-/* Looks at each key, cheaply with builds that failed, or thoroughly. The exit code. */
+/* Checks each key: quickly and with failed builds, or by reading everything. Returns the exit code.
+ */
 static int look(struct tool *t, bool thorough, struct err *err)
 {
     AUTO(strv_release) struct strv keys = { 0 };
@@ -118,7 +119,7 @@ static int look(struct tool *t, bool thorough, struct err *err)
     return bad ? TOOL_FAILED : TOOL_OK;
 }
 
-/* Keys of which there is nothing but a build that failed. */
+/* Adds keys that have only a failed build. */
 static void failed_keys(struct tool *t, struct strv *ret)
 {
     AUTO_FREE struct template_failure *all = NULL;
@@ -144,7 +145,7 @@ static int show(struct ctx *ctx, struct tool *t, struct err *err)
     struct template tpl = { .ram_fd = -1, .state_fd = -1 };
 
     if (t->rest.n != 1)
-        return tool_fail(TOOL_USAGE, "one KEY is needed; see: lcow template ls");
+        return tool_fail(TOOL_USAGE, "template show needs one KEY; see: lcow template ls");
     if (template_open(t->config.template_dir, t->rest.argv[0], &tpl, err) < 0)
         return -1;
     if (t->opts.json) {
@@ -170,7 +171,7 @@ static int rm(struct ctx *ctx, struct tool *t, struct err *err)
     int code = TOOL_OK;
 
     if ((t->rest.n > 0) == t->opts.all)
-        return tool_fail(TOOL_USAGE, "say which: KEY..., or --all");
+        return tool_fail(TOOL_USAGE, "template rm needs KEY... or --all");
     if (keys_of(t, &keys, err) < 0)
         return -1;
     if (t->opts.all)
@@ -210,7 +211,8 @@ static int prune(struct ctx *ctx, struct tool *t, struct err *err)
 static int build(struct ctx *ctx, struct tool *t, struct err *err)
 {
     AUTO(template_info_release) struct template_info info = { 0 };
-    AUTO(image_free) struct image *image = NULL; /* its errors are the better ones */
+    AUTO(image_free)
+    struct image *image = NULL; /* loaded here because its errors are more precise */
     bool made = false;
 
     if (image_open(t->config.image_dir, &image, err) < 0 ||
@@ -219,7 +221,7 @@ static int build(struct ctx *ctx, struct tool *t, struct err *err)
     if (t->opts.json)
         t->json = json_pack("{sb so}", "made", made, "template", info_json(&info));
     else
-        sbuf_addf(&t->out, "%s %s\n", info.key, made ? "built" : "is there already");
+        sbuf_addf(&t->out, "%s %s\n", info.key, made ? "built" : "already exists");
     return TOOL_OK;
 }
 
@@ -239,11 +241,11 @@ int tool_build_template(struct ctx *ctx, struct tool *t, struct template_info *r
     return template_build(ctx, &b, ret, ret_made, err);
 }
 
-#define EXITS "1 if something is wrong with a template"
+#define EXITS "1 if a template is bad or the command failed"
 
 static const struct args_cmd ls_command = {
     .name = "template ls",
-    .summary = "List the templates with their state, and builds that failed.",
+    .summary = "List the templates with their state, and failed builds.",
     .exits = EXITS,
     .opts = TOOL_JSON_OPTS(JSON_DOC),
     .run = ls,
@@ -260,16 +262,16 @@ static const struct args_cmd show_command = {
 static const struct args_cmd build_command = {
     .name = "template build",
     .summary = "Build the template for VMs of this configuration.",
-    .text = "A good one that is there stays. A clone of it is started before it is published: if "
-            "its clock is off by more than 0.1 % or its kernel complains about clock or CPU, the "
-            "template is thrown away.",
+    .text = "An existing good template is kept. Before a new template is published, lcow starts a "
+            "clone of it. If the clone's clock is off by more than 0.1 % or its kernel complains "
+            "about clock or CPU, lcow discards the template.",
     .exits = EXITS,
     .opts = ARGS_OPTIONS(
         { "allow-emulation", 0, ARGS_FLAG, NULL, OPT(allow_emulation),
-          "for VMs by software emulation, if KVM does not work here" },
-        { "again", 0, ARGS_FLAG, NULL, OPT(again), "also if there is a good one" },
+          "for VMs in software emulation, if KVM is not available" },
+        { "again", 0, ARGS_FLAG, NULL, OPT(again), "build even if a good template exists" },
         { "memory", 'm', ARGS_NUMBER, "MIB", OPT(memory_mib),
-          "for VMs of this size; one template serves all up to 8 GiB, another those beyond",
+          "for VMs of this size; one template is for VMs up to 8 GiB, another for larger ones",
           CONFIG_MEMORY_MIB_MIN, CONFIG_MEMORY_MIB_MAX, "MiB" },
         OPT_JSON(JSON_DOC)),
     .run = build,
@@ -278,7 +280,7 @@ static const struct args_cmd verify_command = {
     .name = "template verify",
     .summary = "Read templates and compare their checksums.",
     .synopsis = "[KEY...] [options]",
-    .text = "Without KEY all of them.",
+    .text = "Without KEY, all templates.",
     .exits = EXITS,
     .takes_words = true,
     .opts = TOOL_JSON_OPTS(JSON_DOC),
@@ -288,18 +290,18 @@ static const struct args_cmd rm_command = {
     .name = "template rm",
     .summary = "Remove templates.",
     .synopsis = "KEY... | --all [options]",
-    .text = "VMs that were cloned from them go on.",
+    .text = "VMs that were cloned from them keep running.",
     .exits = EXITS,
     .takes_words = true,
     .opts =
-        ARGS_OPTIONS({ "all", 0, ARGS_FLAG, NULL, OPT(all), "all of them" }, OPT_JSON(JSON_DOC)),
+        ARGS_OPTIONS({ "all", 0, ARGS_FLAG, NULL, OPT(all), "all templates" }, OPT_JSON(JSON_DOC)),
     .run = rm,
 };
 static const struct args_cmd prune_command = {
     .name = "template prune",
-    .summary = "Remove templates that nobody uses any more.",
-    .text = "Those that no VM was started from for 14 days, and the longest unused while there are "
-            "more than 4; prints their keys. A builder does the same.",
+    .summary = "Remove unused templates.",
+    .text = "Removes templates from which no VM was started for 14 days, and the longest unused if "
+            "there are more than 4. Prints their keys. Each build does the same.",
     .exits = EXITS,
     .opts = TOOL_JSON_OPTS(JSON_DOC),
     .run = prune,
@@ -309,16 +311,15 @@ static const struct args_cmd *const subs[] = {
 };
 const struct args_cmd template_command = {
     .name = "template",
-    .summary = "Saved VMs that others are cloned from: build, list, check, remove.",
+    .summary = "Manage templates: saved VMs that other VMs are cloned from.",
     .synopsis = "ls | show KEY | build | verify [KEY...] | rm KEY... | prune [options]",
-    .text = "A template is a VM that was saved when its agent was ready. A VM that is cloned from "
-            "it starts ten times sooner and shares its memory with the others. A template is built "
-            "in the background after the first cold start, and again when kernel, QEMU, processor "
-            "or configuration have changed, which also removes those that nobody uses any more; "
-            "'template = off' turns them off.",
-    .examples =
-        ARGS_EXAMPLES({ "lcow template build", "so that the first pod starts quickly, too" },
-                      { "lcow template ls", "which are there, and are they good?" },
-                      { "lcow template verify", "read them all and compare checksums" }),
+    .text = "A template is a VM that was saved when its agent was ready. A clone starts about ten "
+            "times faster and shares the template's memory with other clones. After the first cold "
+            "start, the shim builds a template in the background. It builds a new one when kernel, "
+            "QEMU, processor or configuration have changed, and removes unused ones. 'template = "
+            "off' turns templates off.",
+    .examples = ARGS_EXAMPLES({ "lcow template build", "make the first pod start fast, too" },
+                              { "lcow template ls", "list templates and their state" },
+                              { "lcow template verify", "read them all and compare checksums" }),
     .subs = subs,
 };

@@ -1,11 +1,11 @@
-/* cmd_timeline.c - `lcow timeline`: where the time of a sandbox's start went, as its shim stamped
- * it: a picture, a text, a trace for a viewer, or two starts side by side. */
+/* cmd_timeline.c - `lcow timeline`: where the time of a sandbox's start went, as its shim recorded
+ * it: a picture, a text, a trace for a viewer, or a comparison of two starts. */
 #include "tool/lib/timeline_view.h"
 #include "tool/tool.h"
 #include <stdio.h>
 #include <string.h>
 
-/* ---- out of the shim's document */
+/* ---- reading the shim's document */
 
 struct start {
     char title[96], facts[160];
@@ -35,14 +35,14 @@ static int read_start(const struct shim *shim, struct start *ret, struct err *er
     if (!shim->doc)
         return err_set(err, ERR_UNAVAILABLE, "%s/%s: %s", shim->ns, shim->id, shim->why.msg);
     if (json_array_size(spans) == 0)
-        return err_set(err, ERR_STATE, "%s/%s has no VM, so there is nothing to show", shim->ns,
+        return err_set(err, ERR_STATE, "%s/%s has no VM, so it has no timeline", shim->ns,
                        shim->id);
     memset(ret, 0, sizeof(*ret));
     for (size_t i = 0; i < json_array_size(spans); i++)
         add_span(&ret->t, json_array_get(spans, i));
     snprintf(ret->facts, sizeof(ret->facts), "QEMU %s, %s%s", version[0] ? version : "?",
              json_is_true(json_object_get(vm, "emulated")) ? "emulated" : "KVM",
-             json_is_true(json_object_get(vm, "clone")) ? ", a template's clone" : "");
+             json_is_true(json_object_get(vm, "clone")) ? ", a clone" : "");
     return 0;
 }
 
@@ -56,7 +56,7 @@ static struct view view_of(struct start *s, const char *id)
 
 /* ---- as trace events */
 
-/* Those that are stages, or those that are not. */
+/* Adds either the stages, or all other spans. */
 static void add_events(json_t *events, const struct timeline *t, bool stages)
 {
     for (unsigned i = 0; i < t->n; i++) {
@@ -155,7 +155,7 @@ static int run(struct ctx *ctx, struct tool *t, struct err *err)
         return tool_fail(TOOL_USAGE, "timeline needs %s; see: lcow ps",
                          compare ? "two IDs to compare" : "one ID");
     if (!str_eq(format, "txt") && !str_eq(format, "svg") && !str_eq(format, "json"))
-        return tool_fail(TOOL_USAGE, "-o %s: txt, svg or json is needed", format);
+        return tool_fail(TOOL_USAGE, "-o %s: must be txt, svg or json", format);
     if (tool_find(ctx, t, t->rest.argv[0], err) < 0 || read_start(t->shim, a, err) < 0)
         return -1;
     if (compare) {
@@ -176,19 +176,18 @@ const struct args_cmd timeline_command = {
     .name = "timeline",
     .summary = "Show where the time of a sandbox's start went.",
     .synopsis = "[options] ID [ID]",
-    .text = "Host, QEMU, guest kernel and agent on one axis. The shim stamps always; nothing has "
-            "to be turned on.",
-    .exits = "1 if it is not there or does not answer",
+    .text = "Shows host, QEMU, guest kernel and agent on one axis. The shim always records these "
+            "times; no setting is needed.",
+    .exits = "1 if the sandbox does not exist or its shim does not answer",
     .opts = ARGS_OPTIONS(
         { "output", 'o', ARGS_STR, "FORMAT", OPT(format),
-          "txt (default), svg, or json: trace events, as Perfetto and chrome://tracing read them" },
+          "txt (default), svg, or json: trace events for Perfetto and chrome://tracing" },
         { "compare", 0, ARGS_FLAG, NULL, OPT(compare),
-          "two IDs: each step of both, and the difference" },
+          "compare two IDs: each step of both, and the difference" },
         OPT_JSON("the same as -o json")),
     .takes_words = true,
-    .examples =
-        ARGS_EXAMPLES({ "lcow timeline 4f2a9", "where did the time go?" },
-                      { "lcow timeline -o svg 4f2a9 >start.svg", "the same as a picture" },
-                      { "lcow timeline --compare 4f2a9 77b01", "why was the second one slower?" }),
+    .examples = ARGS_EXAMPLES({ "lcow timeline 4f2a9", "print the timeline" },
+                              { "lcow timeline -o svg 4f2a9 >start.svg", "draw it as a picture" },
+                              { "lcow timeline --compare 4f2a9 77b01", "compare two starts" }),
     .run = run,
 };

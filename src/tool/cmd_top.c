@@ -1,4 +1,5 @@
-/* cmd_top.c - `lcow top`: what each sandbox costs the host beside what its guest uses, live. */
+/* cmd_top.c - `lcow top`: the resources that each sandbox uses on the host and in its guest, live.
+ */
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/fiber.h"
@@ -12,12 +13,12 @@
 #include <unistd.h>
 
 #define PAUSE_S 2
-#define ONCE_PAUSE (500 * NS_PER_MS) /* between two looks at the CPU time */
+#define ONCE_PAUSE (500 * NS_PER_MS) /* between two measurements of the CPU time */
 #define MIB (UINT64_C(1) << 20)
 
-/* ---- one look */
+/* ---- one measurement */
 
-/* Of one processor, between two looks at the same sandbox; < 0: not known yet. */
+/* CPU use as a fraction of one processor since the last measurement; < 0: not known yet. */
 static double cpu_since(const struct shims *before, const struct shim *now)
 {
     for (size_t i = 0; i < before->n; i++) {
@@ -82,7 +83,7 @@ static void put_table(const struct shims *before, const struct shims *now, struc
     for (size_t i = 0; i < now->n; i++)
         put_row(&now->v[i], cpu_since(before, &now->v[i]), out);
     if (now->n == 0)
-        sbuf_adds(out, "(no sandbox runs)\n");
+        sbuf_adds(out, "(no sandbox is running)\n");
 }
 
 static json_t *as_json(const struct shims *before, const struct shims *now)
@@ -144,7 +145,7 @@ struct live {
     struct cancel stop;
 };
 
-/* Cut to the terminal: a line that wraps would move all below it. */
+/* Lines are cut at the terminal's width: a wrapped line would move all lines below it. */
 static void draw(const struct live *v)
 {
     AUTO(sbuf_release) struct sbuf table = { 0 }, out = { 0 };
@@ -152,9 +153,9 @@ static void draw(const struct live *v)
 
     (void)term_size(&rows, &cols);
     put_table(&v->before, v->now, &table);
-    sbuf_addf(&out, "\033[H%.*s\033[K", (int)cols, "lcow top - q ends it");
+    sbuf_addf(&out, "\033[H%.*s\033[K", (int)cols, "lcow top - q quits");
     if (cols > 60)
-        sbuf_addf(&out, ", %u s between two looks; memory in MiB", v->seconds);
+        sbuf_addf(&out, ", updated every %u s; memory in MiB", v->seconds);
     for (const char *line = table.data; *line && n < rows; n++) {
         const char *end = strchr(line, '\n');
         int len = (int)(end - line);
@@ -175,7 +176,7 @@ static void on_resize(void *arg, const struct signalfd_siginfo *info)
         draw(v);
 }
 
-/* Until a key, or until it is time to look again. *ret_quit: the key was one that ends. */
+/* Waits for a key or for the next update. *ret_quit: the key was q or ^C. */
 static int await_key(struct ctx *ctx, uint64_t until, bool *ret_quit, struct err *err)
 {
     struct ctx limited = *ctx;
@@ -206,7 +207,7 @@ static int watch(struct ctx *ctx, struct tool *t, struct live *live, struct err 
         shims_release(&live->before);
         live->before = t->shims;
         t->shims = (struct shims){ 0 };
-        live->drawn = false; /* while it waits, there is nothing to draw again */
+        live->drawn = false; /* on_resize must not redraw while the shims are queried */
         if (tool_measure(ctx, t, err) < 0)
             return -1;
         live->drawn = true;
@@ -222,12 +223,13 @@ static int live_screen(struct ctx *ctx, struct tool *t, struct live *live, struc
     struct ctx until = ctx_with_cancel(ctx, &live->stop);
     int r;
 
-    (void)loop_on_signal(t->loop, SIGWINCH, on_resize, live); /* else the next look draws anew */
-    term_cancel_by_signals(t->loop, &live->stop);             /* the terminal is given back first */
+    (void)loop_on_signal(t->loop, SIGWINCH, on_resize,
+                         live);                   /* optional: the next update redraws as well */
+    term_cancel_by_signals(t->loop, &live->stop); /* so that the terminal is restored first */
     r = term_raw();
 
     if (r < 0)
-        return err_sys(err, -r, "the terminal");
+        return err_sys(err, -r, "set up the terminal");
     tool_print(STDOUT_FILENO, "\033[?1049h\033[?25l\033[2J");
     r = watch(&until, t, live, err);
     tool_print(STDOUT_FILENO, "\033[?25h\033[?1049l");
@@ -243,10 +245,11 @@ static int run(struct ctx *ctx, struct tool *t, struct err *err)
     if (t->opts.once || t->opts.json)
         return print_once(ctx, t, err);
     if (!term_is(STDOUT_FILENO) || !isatty(STDIN_FILENO))
-        return tool_fail(TOOL_USAGE, "top needs a terminal; without one: lcow top --once");
+        return tool_fail(TOOL_USAGE,
+                         "top needs a terminal; without a terminal use: lcow top --once");
     cancel_init(&live.stop, ctx->cancel);
     r = live_screen(ctx, t, &live, err);
-    live.drawn = false; /* its handlers stay as long as the loop */
+    live.drawn = false; /* the signal handler stays as long as the loop */
     cancel_release(&live.stop);
     shims_release(&live.before);
     return r;
@@ -254,18 +257,19 @@ static int run(struct ctx *ctx, struct tool *t, struct err *err)
 
 const struct args_cmd top_command = {
     .name = "top",
-    .summary = "Show what each sandbox costs the host, live.",
-    .text =
-        "HOST is the memory (PSS) of shim, QEMU and anchors, GUEST that of the containers as their "
-        "guest counts it, MORE the difference: what the VM itself costs. CPU is the share of one "
-        "processor. CALL is the age of the oldest call that the guest has not answered.",
+    .summary = "Show the resources that each sandbox uses, live.",
+    .text = "HOST is the memory (PSS) of shim, QEMU and anchors. GUEST is the memory of the "
+            "containers, "
+            "as their guest reports it. MORE is the difference: the overhead of the VM. CPU is in "
+            "percent of one processor. CALL is the age of the oldest unanswered call to the guest.",
     .exits = "1 if a shim did not answer",
-    .opts = ARGS_OPTIONS(
-        { "once", '1', ARGS_FLAG, NULL, OPT(once), "print it once, without taking the screen" },
-        { "delay", 'd', ARGS_NUMBER, "S", OPT(seconds), "seconds between two looks (default: 2)",
-          .min = 1, .max = 3600, .unit = "seconds" },
-        OPT_JSON("print one JSON array and end")),
-    .examples = ARGS_EXAMPLES({ "lcow top", "live; q ends it" },
-                              { "lcow top --once", "for a script or a report" }),
+    .opts = ARGS_OPTIONS({ "once", '1', ARGS_FLAG, NULL, OPT(once),
+                           "print the table once, without the live screen" },
+                         { "delay", 'd', ARGS_NUMBER, "S", OPT(seconds),
+                           "seconds between updates (default: 2)", .min = 1, .max = 3600,
+                           .unit = "seconds" },
+                         OPT_JSON("print one JSON array and exit")),
+    .examples = ARGS_EXAMPLES({ "lcow top", "show it live; q quits" },
+                              { "lcow top --once", "print it once, for a script" }),
     .run = run,
 };

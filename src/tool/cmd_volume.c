@@ -1,6 +1,6 @@
 /* cmd_volume.c - `lcow volume`: volumes of CSI drivers that are a disk with a file system. A node
- * plugin records which device stands behind a path; the shim reads that when a container's mount
- * names the path (host/config/volumes.h). Size and usage are asked of the VM that has the disk. */
+ * plugin records the device of a path; the shim reads the record when a container's mount names the
+ * path (host/config/volumes.h). Size and usage come from the VM that has the disk. */
 #include "api/lcow.pb-c.h"
 #include "base/clock.h"
 #include "base/ctx.h"
@@ -24,8 +24,8 @@
 
 /* --- the volume --- */
 
-/* Of a directory that is gone: what is left of its path is resolved, as it was when it was added.
- */
+/* For a directory that was removed: resolves the part of its path that still exists, so that the
+ * result is the path that was recorded. */
 static char *resolve_gone(const char *given)
 {
     AUTO_FREE char *path = str_dup(given), *head = NULL;
@@ -42,7 +42,7 @@ static char *resolve_gone(const char *given)
     return TAKE_PTR(path);
 }
 
-/* Clients of containerd name it without symlinks. Caller frees. */
+/* The path without symlinks, as clients of containerd name it. Caller frees. */
 static int volume_path(struct tool *t, bool need, char **ret, struct err *err)
 {
     const char *given = t->opts.volume_path;
@@ -56,7 +56,7 @@ static int volume_path(struct tool *t, bool need, char **ret, struct err *err)
                        VOLUMES_PATH_MAX);
     *ret = realpath(given, NULL);
     if (need && (!*ret || stat(*ret, &st) < 0))
-        return err_sys(err, errno, "volume path %s: make the directory first", given);
+        return err_sys(err, errno, "volume path %s: create the directory first", given);
     if (need && !S_ISDIR(st.st_mode))
         return err_set(err, ERR_INVALID, "volume path %s is not a directory", given);
     if (!*ret)
@@ -77,7 +77,7 @@ static int recorded(struct tool *t, struct volumes_record *ret, struct err *err)
                            "volume %s is not recorded; see: lcow volume ls, lcow volume add", path);
 }
 
-/* The disk of that volume in what a shim says; NULL. */
+/* The disk of that volume in a shim's document, or NULL. */
 static const json_t *find_disk(const struct shim *s, const char *path)
 {
     const json_t *d;
@@ -101,7 +101,7 @@ static const struct shim *find_user(const struct tool *t, const char *path, cons
     return NULL;
 }
 
-/* Connects to the shim whose VM has it. *ret_mount: where, in the VM; borrowed. */
+/* Connects to the shim whose VM has the volume. *ret_mount: its path in the VM; borrowed. */
 static int connect_user(struct ctx *ctx, struct tool *t, const char *path, const char **ret_mount,
                         struct err *err)
 {
@@ -112,8 +112,8 @@ static int connect_user(struct ctx *ctx, struct tool *t, const char *path, const
     t->shim = find_user(t, path, &disk);
     if (!t->shim)
         return err_set(err, ERR_STATE,
-                       "no running VM has volume %s: it is a disk while a container that mounts it "
-                       "exists; see: lcow volume ls",
+                       "no running VM has volume %s: it is attached only while a container mounts "
+                       "it; see: lcow volume ls",
                        path);
     *ret_mount = doc_text(json_array_get(js_get(disk, "mounts"), 0), "path");
     return shim_connect(ctx, t->shim, &t->client, err);
@@ -132,7 +132,7 @@ static int run_in_vm(struct ctx *ctx, struct tool *t, const char *const *argv, i
     if (exec_run(&limited, t->client, &what, &code, err) < 0)
         return -1;
     return code == 0 ? 0
-                     : err_set(err, ERR_STATE, "%s failed in VM %s/%s (status %d)", argv[0],
+                     : err_set(err, ERR_STATE, "%s failed in VM %s/%s (exit status %d)", argv[0],
                                t->shim->ns, t->shim->id, code);
 }
 
@@ -145,12 +145,13 @@ static int given_info(struct tool *t, json_t **ret, struct err *err)
     if (o->mount_info) {
         if (o->device || o->fs_type || o->options || o->fs_group || o->fs_group_policy)
             return err_set(err, ERR_INVALID,
-                           "--mount-info says it all: leave out --device, "
-                           "--fs-type, --options and --fs-group…");
+                           "--mount-info cannot be used together with --device, --fs-type, "
+                           "--options and --fs-group…");
         if (js_parse(o->mount_info, strlen(o->mount_info), VOLUMES_INFO_MAX, ret, err) < 0)
             return err_wrap(err, "--mount-info");
-        return json_is_object(*ret) ? 0
-                                    : err_set(err, ERR_INVALID, "--mount-info is not an object");
+        return json_is_object(*ret)
+                   ? 0
+                   : err_set(err, ERR_INVALID, "--mount-info is not a JSON object");
     }
     if (!o->device || !o->fs_type)
         return err_set(err, ERR_INVALID, "%s is missing", o->device ? "--fs-type" : "--device");
@@ -201,7 +202,7 @@ static int add(struct ctx *ctx, struct tool *t, struct err *err)
     }
     if (volumes_read(doc, &v, err) < 0 || check_device(v.device, err) < 0)
         return err_wrap(err, "volume %s", path);
-    if (!str_eq(v.path, path)) /* JSON has no other text, and so no client can name it */
+    if (!str_eq(v.path, path)) /* JSON cannot hold the path, so no client can name it */
         return err_set(err, ERR_INVALID, "volume path %s is not UTF-8", path);
     return volumes_put(t->config.run_root, &v, err) < 0 ? -1 : TOOL_OK;
 }
@@ -242,14 +243,14 @@ static int ls(struct ctx *ctx, struct tool *t, struct err *err)
 
 /* --- stats, resize --- */
 
-/* As CSI's NodeGetVolumeStats has them; unit 1 is bytes, 2 is inodes. */
+/* The format of CSI's NodeGetVolumeStats; unit 1 is bytes, 2 is inodes. */
 static json_t *usage(int unit, uint64_t total, uint64_t unused, uint64_t available)
 {
     return json_pack("{sI sI sI si}", "available", (json_int_t)available, "total",
                      (json_int_t)total, "used", (json_int_t)(total - unused), "unit", unit);
 }
 
-/* The guest's words: six numbers, and nothing that could be more than it says. */
+/* Parses the guest's answer: six numbers, of which no part may exceed its total. */
 static int read_stats(int fd, json_t **ret, struct err *err)
 {
     char text[ANSWER_MAX + 1] = "";
@@ -274,13 +275,13 @@ static int read_stats(int fd, json_t **ret, struct err *err)
 static int stats(struct ctx *ctx, struct tool *t, struct err *err)
 {
     AUTO(volumes_release) struct volumes_record v = { 0 };
-    /* Of a fixed size: the guest's answer may have no end. */
+    /* The file has a fixed size, since the guest's answer may be endless. */
     AUTO_FD int out = memfd_create("lcow-stats", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     const char *mount = NULL;
 
     if (out < 0 || ftruncate(out, ANSWER_MAX) < 0 ||
         fcntl(out, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK) < 0)
-        return err_sys(err, errno, "make a file in memory");
+        return err_sys(err, errno, "create a file in memory");
     if (recorded(t, &v, err) < 0 || connect_user(ctx, t, v.path, &mount, err) < 0)
         return -1;
 
@@ -301,11 +302,12 @@ static int resize(struct ctx *ctx, struct tool *t, struct err *err)
     uint64_t wanted = 0;
 
     if (t->opts.size && str_to_u64(t->opts.size, INT64_MAX, &wanted) < 0)
-        return err_set(err, ERR_INVALID, "--size %s is not a number of bytes", t->opts.size);
+        return err_set(err, ERR_INVALID, "invalid --size %s: must be a number of bytes",
+                       t->opts.size);
     if (recorded(t, &v, err) < 0)
         return -1;
     if (v.read_only)
-        return err_set(err, ERR_STATE, "volume %s is read-only: its file system cannot grow",
+        return err_set(err, ERR_STATE, "volume %s is read-only, so its file system cannot grow",
                        v.path);
     if (connect_user(ctx, t, v.path, &mount, err) < 0)
         return -1;
@@ -315,8 +317,8 @@ static int resize(struct ctx *ctx, struct tool *t, struct err *err)
         return -1;
     if (resp->bytes < wanted)
         return err_set(err, ERR_STATE,
-                       "volume %s: device %s has %" PRIu64 " bytes, not %" PRIu64
-                       ": grow it on the host first",
+                       "volume %s: device %s has %" PRIu64 " bytes, less than %" PRIu64
+                       "; grow it on the host first",
                        v.path, v.device, resp->bytes, wanted);
 
     const char *const argv[] = { "/bin/gcs", "grow", mount, NULL };
@@ -328,52 +330,50 @@ static int resize(struct ctx *ctx, struct tool *t, struct err *err)
 #define PATH_OPT                                                                                   \
     {                                                                                              \
         "volume-path", 0, ARGS_STR, "PATH", OPT(volume_path),                                      \
-            "the path that containers' mounts name: a CSI driver's target_path"                    \
+            "the path in containers' mounts: a CSI driver's target_path"                           \
     }
 
 static const struct args_cmd add_command = {
     .name = "volume add",
-    .summary = "Record the device behind a path.",
-    .text = "PATH is a directory; symlinks in it are resolved. The device holds a file system "
-            "already. A container that mounts PATH, or a directory below it, gets the device as a "
-            "disk, mounted in its VM. Records are gone after a reboot.",
+    .summary = "Record the device of a path.",
+    .text = "PATH must be a directory; lcow resolves symlinks. The device must already have a file "
+            "system. If a container mounts PATH or a directory in it, the device is attached to "
+            "its VM as a disk and mounted there. Records do not survive a reboot.",
     .exits = EXITS,
     .opts = ARGS_OPTIONS(
-        PATH_OPT,
-        { "device", 0, ARGS_STR, "FILE", OPT(device), "a block device, or an image of one" },
+        PATH_OPT, { "device", 0, ARGS_STR, "FILE", OPT(device), "a block device or an image file" },
         { "fs-type", 0, ARGS_STR, "TYPE", OPT(fs_type), "ext4 or xfs" },
         { "options", 0, ARGS_STR, "WORDS", OPT(options), "mount options, separated by commas" },
-        { "read-only", 0, ARGS_FLAG, NULL, OPT(read_only), "the VM gets it for reading alone" },
+        { "read-only", 0, ARGS_FLAG, NULL, OPT(read_only), "attach it read-only" },
         { "fs-group", 0, ARGS_STR, "GID", OPT(fs_group),
-          "the group that its files become, as the kubelet makes them a pod's fsGroup" },
+          "set the group of its files, like the kubelet with a pod's fsGroup" },
         { "fs-group-change-policy", 0, ARGS_STR, "WORD", OPT(fs_group_policy),
-          "Always (default), or OnRootMismatch: not if the volume's root is the group's" },
+          "Always (default), or OnRootMismatch: only if the volume's root has another group" },
         { "mount-info", 0, ARGS_STR, "JSON", OPT(mount_info),
-          "all of this but --read-only, as kata-runtime direct-volume takes it" }),
+          "all of these except --read-only, in the format of kata-runtime direct-volume" }),
     .run = add,
 };
 static const struct args_cmd remove_command = {
     .name = "volume remove",
     .summary = "Remove the record of a volume.",
-    .text = "One that is not there is fine. A VM that has the disk keeps it until its pod ends.",
+    .text = "Succeeds if there is no record. A VM that has the disk keeps it until its pod stops.",
     .exits = EXITS,
     .opts = ARGS_OPTIONS(PATH_OPT),
     .run = drop,
 };
 static const struct args_cmd stats_command = {
     .name = "volume stats",
-    .summary = "Print what a volume holds, as JSON.",
-    .text =
-        "Bytes (unit 1) and inodes (unit 2) as CSI's NodeGetVolumeStats has them, and as the VM "
-        "sees them.",
+    .summary = "Print size and usage of a volume as JSON.",
+    .text = "Prints bytes (unit 1) and inodes (unit 2) from the VM, in the format of CSI's "
+            "NodeGetVolumeStats.",
     .exits = EXITS,
     .opts = ARGS_OPTIONS(PATH_OPT),
     .run = stats,
 };
 static const struct args_cmd resize_command = {
     .name = "volume resize",
-    .summary = "Let a volume have all of its device, which has grown.",
-    .text = "The device is grown on the host first. The file system grows while it is in use.",
+    .summary = "Grow a volume's file system to the size of its device.",
+    .text = "Grow the device on the host first. The file system grows while it is in use.",
     .exits = EXITS,
     .opts = ARGS_OPTIONS(
         PATH_OPT, { "size", 0, ARGS_STR, "BYTES", OPT(size), "fail if the device has less" }),
@@ -381,7 +381,7 @@ static const struct args_cmd resize_command = {
 };
 static const struct args_cmd ls_command = {
     .name = "volume ls",
-    .summary = "List the volumes with device, type, access and the VM that has each.",
+    .summary = "List the volumes with device, type, access and VM.",
     .exits = EXITS,
     .opts = TOOL_JSON_OPTS("print one JSON array on stdout instead"),
     .run = ls,
@@ -390,9 +390,9 @@ static const struct args_cmd *const subs[] = { &add_command,    &remove_command,
                                                &resize_command, &ls_command,     NULL };
 const struct args_cmd volume_command = {
     .name = "volume",
-    .summary = "Volumes of CSI drivers that are disks of a VM instead of shares.",
+    .summary = "Manage volumes of CSI drivers that are disks instead of shares.",
     .synopsis = "add | remove | stats | resize | ls [options]",
-    .text = "For node plugins, as kata-runtime's direct-volume.",
+    .text = "For node plugins, like kata-runtime's direct-volume.",
     .examples = ARGS_EXAMPLES(
         { "lcow volume add --volume-path /var/lib/kubelet/pods/UID/volumes/kubernetes.io~csi/pv1/"
           "mount --device /dev/vg/pv1 --fs-type ext4 --fs-group 2000",

@@ -32,7 +32,7 @@ static const struct args_opts leading_opts =
 
 void tool_print(int fd, const char *text)
 {
-    (void)fd_write_full(fd, text, strlen(text)); /* nobody is left to tell */
+    (void)fd_write_full(fd, text, strlen(text)); /* a failed write cannot be reported anywhere */
 }
 
 void tool_printf(int fd, const char *fmt, ...)
@@ -89,7 +89,7 @@ int tool_measure(struct ctx *ctx, struct tool *t, struct err *err)
 
 int tool_find(struct ctx *ctx, struct tool *t, const char *word, struct err *err)
 {
-    if (tool_list(ctx, t, err) < 0) /* all of them, since word may be a container's */
+    if (tool_list(ctx, t, err) < 0) /* all shims, since word may name a container */
         return -1;
     return shims_find(&t->shims, word, &t->shim, &t->container, err);
 }
@@ -115,9 +115,9 @@ static void print_help(void)
     args_help_options("options", leading_opts, &out);
     args_help_options("options of every command", tool_global_opts, &out);
     sbuf_adds(&out, "\nexamples\n"
-                    "  lcow doctor\n      what is missing on this machine, and how to get it\n"
-                    "  lcow boot -- uname -a\n      boot a VM, run a command in it, take it down\n"
-                    "  lcow boot --help\n      everything about one command\n");
+                    "  lcow doctor\n      check this machine and print fixes\n"
+                    "  lcow boot -- uname -a\n      boot a VM, run a command in it, stop the VM\n"
+                    "  lcow boot --help\n      print the help of one command\n");
     tool_print(STDOUT_FILENO, out.data);
 }
 
@@ -128,11 +128,11 @@ static int usage_error(const char *cmd, const struct err *err)
     return TOOL_USAGE;
 }
 
-/* Reads the command line and the configuration. true: go on; false: *ret_code is the exit code, all
- * is said. */
+/* Reads the command line and the configuration. false: lcow exits with *ret_code, and the reason
+ * was printed. */
 static bool begin(struct tool *t, const struct args_cmd *c, char **argv, int *ret_code)
 {
-    enum log_level level = LOG_OFF; /* what matters is told as an error */
+    enum log_level level = LOG_OFF; /* errors are printed without the log */
     struct err err = ERR_INIT;
     int r = args_parse(c, tool_global_opts, &t->opts, argv, &t->rest, &err);
 
@@ -142,14 +142,15 @@ static bool begin(struct tool *t, const struct args_cmd *c, char **argv, int *re
     else if (r < 0)
         *ret_code = usage_error(c->name, &err);
     else if (t->opts.log_level && log_level_parse(t->opts.log_level, &level) < 0)
-        *ret_code = tool_fail(TOOL_USAGE,
-                              "--log-level %s: trace, debug, info, warn, error or off is needed",
-                              t->opts.log_level);
+        *ret_code =
+            tool_fail(TOOL_USAGE, "--log-level %s: must be trace, debug, info, warn, error or off",
+                      t->opts.log_level);
     if (r != 0 || *ret_code != TOOL_OK)
         return false;
     log_init(STDERR_FILENO, level, LOG_LOGFMT);
     if (!c->run)
-        *ret_code = tool_fail(TOOL_USAGE, "which one? see: lcow %s --help", c->name);
+        *ret_code =
+            tool_fail(TOOL_USAGE, "the subcommand is missing; see: lcow %s --help", c->name);
     else if (!c->bare && config_load(&t->config, t->opts.config, &err) < 0)
         *ret_code = tool_fail(TOOL_USAGE, "%s", err.msg);
     else if (c->takes_id && t->rest.n != 1)
@@ -213,11 +214,11 @@ static int run_command(const struct tool_backend *backend, const struct args_cmd
 
     t.loop = loop_new(NULL);
     if (!t.loop)
-        return tool_fail(TOOL_BOOT_FAILED, "make an event loop: %s", strerror(errno));
+        return tool_fail(TOOL_BOOT_FAILED, "create an event loop: %s", strerror(errno));
     config_init(&t.config);
-    (void)loop_on_signal(t.loop, SIGUSR1, dump_fibers, t.loop); /* a diagnosis aid only */
+    (void)loop_on_signal(t.loop, SIGUSR1, dump_fibers, t.loop); /* optional: for debugging only */
     fiber_go(t.loop, run_job, &job, "lcow %s", command->name);
-    (void)loop_run(t.loop); /* what is parked then was given up on purpose, and said */
+    (void)loop_run(t.loop); /* fibers that still wait were abandoned after an error was printed */
     loop_free(t.loop);
     shims_release(&t.shims);
     config_release(&t.config);
@@ -226,7 +227,7 @@ static int run_command(const struct tool_backend *backend, const struct args_cmd
     return job.code;
 }
 
-/* The word behind "config" in "config show". */
+/* The word after "config" in "config show". */
 const char *tool_last_word(const char *name)
 {
     const char *blank = strrchr(name, ' ');
@@ -261,8 +262,8 @@ static void name_all(const struct args_cmd *const *list, struct sbuf *out)
                   tool_last_word(list[i]->name));
 }
 
-/* The command that argv[*at] and the words behind it name; *at is its own word then. NULL: which
- * one is missing or unknown is said. */
+/* The command that argv[*at] and the following words name; *at becomes the index of its last word.
+ * NULL: the command is missing or unknown, and an error was printed. */
 static const struct args_cmd *choose(char **argv, int *at, int *ret_code)
 {
     const struct args_cmd *command, *sub = NULL;
@@ -277,10 +278,10 @@ static const struct args_cmd *choose(char **argv, int *at, int *ret_code)
     }
     word = argv[*at + 1];
     if (!command->subs || (!word && command->run) || (word && *word == '-'))
-        return command; /* without `run` it is for its help only */
+        return command; /* a command without `run` only has help */
     name_all(command->subs, &names);
     if (!word)
-        err_set(&err, ERR_INVALID, "which one? %s", names.data);
+        err_set(&err, ERR_INVALID, "the subcommand is missing: must be %s", names.data);
     else
         sub = find_command(command->subs, word, command->name, &err);
     if (!sub)
@@ -290,7 +291,7 @@ static const struct args_cmd *choose(char **argv, int *at, int *ret_code)
     return sub;
 }
 
-/* A file we open must never become our stdout. */
+/* Opens closed standard descriptors, so that no file we open becomes our stdout. */
 static void hold_standard_fds(void)
 {
     int fd;
@@ -324,7 +325,7 @@ int tool_main(const struct tool_backend *backend, char **argv)
         AUTO(sbuf_release) struct sbuf names = { 0 };
 
         name_all(tool_commands, &names);
-        err_set(&err, ERR_INVALID, "which command? %s", names.data);
+        err_set(&err, ERR_INVALID, "the command is missing: must be %s", names.data);
         return usage_error(NULL, &err);
     }
     const struct args_cmd *command = choose(argv, &next, &code);

@@ -1,5 +1,5 @@
-/* tool.h - the operator's tool behind cmd/lcow: commands by table, one loop, the command as its
- * first fiber. Which backend runs VMs is the caller's business. */
+/* tool.h - the operator's tool behind cmd/lcow: a table of commands, one loop, the command as its
+ * first fiber. The caller chooses the backend that runs VMs. */
 #pragma once
 #include "base/json.h"
 #include "host/config/config.h"
@@ -20,32 +20,33 @@ struct timeline;
 struct vm_doc;
 struct vmm;
 
-/* Exit codes beside CMD's own. */
+/* Exit codes other than CMD's own. */
 #define TOOL_OK 0
-#define TOOL_FAILED 1        /* doctor found something, gc could not take everything back */
-#define TOOL_USAGE 2         /* the command line or the configuration is wrong */
+#define TOOL_FAILED 1        /* a check of doctor failed, gc could not clean up everything */
+#define TOOL_USAGE 2         /* the command line or the configuration is invalid */
 #define TOOL_BOOT_FAILED 125 /* lcow itself failed, not CMD */
 #define TOOL_NOT_EXECUTABLE 126
 #define TOOL_NOT_FOUND 127
 
 enum tool_accel {
     TOOL_ACCEL_NONE,
-    TOOL_ACCEL_BROKEN,  /* it is there and failed */
-    TOOL_ACCEL_UNTRIED, /* it looks good, but no VM has run with it since the host started */
+    TOOL_ACCEL_BROKEN,  /* the device exists, but a VM failed with it */
+    TOOL_ACCEL_UNTRIED, /* the device exists, but no VM has run with it since the host started */
     TOOL_ACCEL_WORKS,
 };
 
 struct tool_backend {
     struct vmm *(*vmm_new)(struct loop *loop);
     struct guest *(*guest_new)(struct loop *loop, struct vmm *vmm, struct timeline *timeline);
-    /* What a boot would find, without touching the device. *ret_text: the reason; caller frees. */
+    /* The state as a boot would see it, without opening the device. *ret_text: the reason; caller
+     * frees. */
     enum tool_accel (*accel)(const char *run_root, char **ret_text);
     /* The next boot tries it as if it were the first. 0 or -errno. */
     int (*accel_forget)(const char *run_root);
     /* NULL: this backend has no templates. */
     template_builder *template_build;
-    /* Adds to server what lcow(1) asks of a shim. To be ended after the server. NULL: VMs that are
-     * kept cannot be asked. */
+    /* Adds to server the services that lcow(1) calls in a shim. Release it after the server. NULL:
+     * kept VMs do not answer calls. */
     struct service *(*serve)(struct loop *loop, struct registry *r, struct rpc_server *server);
     void (*unserve)(struct service *s);
 };
@@ -55,7 +56,7 @@ int tool_main(const struct tool_backend *backend, char **argv);
 
 /* ---- for the commands */
 
-/* The options of all commands; the table of each says which of them it takes. */
+/* The options of all commands; each command's table names those that it accepts. */
 struct tool_opts {
     const char *config, *log_level; /* of every command */
     bool version;
@@ -85,33 +86,33 @@ struct tool {
     struct config config; /* loaded, unless the command is `bare` */
     struct tool_opts opts;
     struct args_rest rest; /* the command's words */
-    /* What it has to say, printed on stdout unless it fails: a text, or (owned) one JSON value. */
+    /* The output, printed on stdout unless the command fails: a text, or one JSON value (owned). */
     struct sbuf out;
     json_t *json;
     /* By tool_list(), tool_find(), tool_connect(). */
     struct shims shims;
     bool listed;
     const struct shim *shim;   /* borrowed from shims */
-    const char *container;     /* the same; NULL: a sandbox was meant */
+    const char *container;     /* borrowed from shims; NULL: the word names a sandbox */
     struct rpc_client *client; /* owned */
 };
 
-/* The shims of this host, asked once. Waits. */
+/* Fills t->shims with the shims of this host, once. Waits. */
 int tool_list(struct ctx *ctx, struct tool *t, struct err *err);
-/* The same, asked anew, with what each costs. */
+/* The same, queried again, with the resources that each uses. */
 int tool_measure(struct ctx *ctx, struct tool *t, struct err *err);
-/* And the one that word means, as in shims_find(). */
+/* The same, and sets t->shim to the one that word names, as in shims_find(). */
 int tool_find(struct ctx *ctx, struct tool *t, const char *word, struct err *err);
-/* And a connection to it, if it answers. */
+/* The same, and connects to that shim. */
 int tool_connect(struct ctx *ctx, struct tool *t, const char *word, struct err *err);
-/* By the options for it: a template for the VMs of this configuration; *ret_made: there was none.
- * Caller releases *ret. Waits. */
+/* Finds or builds a template for the VMs of this configuration; *ret_made: it was built now. Caller
+ * releases *ret. Waits. */
 int tool_build_template(struct ctx *ctx, struct tool *t, struct template_info *ret, bool *ret_made,
                         struct err *err);
 /* Prints what is in `out` so far. */
 void tool_flush(struct tool *t);
 
-/* All of them, NULL-terminated. */
+/* All commands, NULL-terminated. */
 extern const struct args_cmd *const tool_commands[];
 const char *tool_last_word(const char *name); /* "show" of "config show" */
 extern const struct args_cmd boot_command, completion_command, config_command, console_command,
@@ -122,6 +123,6 @@ extern const struct args_cmd boot_command, completion_command, config_command, c
 
 /* "lcow: error: …" on stderr, wrapped; returns code. */
 int tool_fail(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Writes all of it, blocking; what goes wrong with a closed stdout is not worth an error. */
+/* Writes all of the text, blocking; ignores errors such as a closed stdout. */
 void tool_print(int fd, const char *text);
 void tool_printf(int fd, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

@@ -15,7 +15,7 @@ import packages
 
 SUBNET, SUBNET6 = "10.88.77.0/24", "fd00:88:77::/64"
 GATEWAY, GATEWAY6 = "10.88.77.1", "fd00:88:77::1"
-PRIVATE = "/var/lib"  # libcni keeps its results in /var/lib/cni, whatever it is told
+PRIVATE = "/var/lib"  # libcni keeps its results in /var/lib/cni, whatever its settings are
 
 
 class Network:

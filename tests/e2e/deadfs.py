@@ -1,4 +1,4 @@
-"""File systems that do not answer: whoever uses them waits, as with a dead NFS.
+"""File systems that do not answer: a process that uses them waits, as with a dead NFS.
 
     path = deadfs.Dead(t).path           # below it everything hangs, until the test ends
     fs = deadfs.Stalling(t, {"disk": b"…"})   # files that can be opened, read and written

@@ -159,7 +159,7 @@ class Docker:
         for path in glob.glob(f"/sys/fs/cgroup/*{self.cgroup}") + ["/sys/fs/cgroup" + self.cgroup]:
             if os.path.isdir(path):
                 os.rmdir(path)  # only if nothing is in it
-        for path in ("/run/docker/plugins", "/run/docker"):  # whatever it is told
+        for path in ("/run/docker/plugins", "/run/docker"):  # whatever its settings are
             if os.path.isdir(path):
                 os.rmdir(path)
 

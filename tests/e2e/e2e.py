@@ -58,6 +58,15 @@ class Declared:
         return case
 
 
+CGROUP_V2 = os.path.exists("/sys/fs/cgroup/cgroup.controllers")
+
+
+def cgroup_roots():
+    """The host's hierarchies."""
+    return ["/sys/fs/cgroup"] if CGROUP_V2 else [
+        os.path.dirname(p) for p in glob.glob("/sys/fs/cgroup/*/cgroup.procs")]
+
+
 def test(name, deadline=DEADLINE, full=False, smoke=False, runc=True, images=("busybox",),
          versions=tuple(packages.SUITES), prepare=lambda t: {}):
     """Declares a test. full: only with --full; smoke: also on the older containerds without it, if
@@ -137,10 +146,10 @@ class Test(harness.Test):
         self.match(pattern, r.err, r)
         return r
 
-    def explains(self, sandbox, stage, seconds=60):
-        """lcow explain names that stage for a failure that was provoked, and a remedy. sandbox may
-        be None: that of the newest journal. The shim may be gone; before it is, its journal may lack
-        the last line for a moment."""
+    def explains(self, sandbox, reason, seconds=60):
+        """lcow explain prints that reason for a failure that was provoked, with cause and remedy.
+        sandbox may be None: that of the newest journal. The shim may be gone; before it is, its
+        journal may lack the last line for a moment."""
         if self.is_runc:
             return
         if sandbox is None:
@@ -151,12 +160,15 @@ class Test(harness.Test):
         def look():
             r = self.lcow("explain", "--json", sandbox)
             failure = json.loads(r.out)["failure"] if r.code == 0 else None
-            return failure and failure["stage"] == stage and failure
+            return failure and failure["reason"] == reason and failure
         try:
-            failure = self.until(look, f"explain tells stage {stage}", seconds)
+            failure = self.until(look, f"explain prints {reason}", seconds)
         except Failure as e:
             raise Failure(f"{e}\n{self.lcow('explain', sandbox)}") from None
-        self.check(failure["remedy"] and failure["meaning"], "a remedy", failure)
+        shown = " ".join(self.lcow("explain", sandbox).out.split())
+        for word in ("reason", "cause", "remedy"):
+            self.check(failure[word] and f"{word} {failure[word]}" in shown, f"the {word}", shown)
+        return failure
 
     def run_args(self, *args, image=None):
         """Options, then the container's id, then the command: ctr wants the image before the id.
@@ -304,7 +316,7 @@ class Test(harness.Test):
         return os.listdir(bundles) if os.path.isdir(bundles) else []
 
     def until_no_shim(self, trouble, seconds=60):
-        """containerd lets go of a shim a moment before that has ended; one that still expects a
+        """containerd drops a shim a moment before the shim has exited; a shim that still expects a
         Create, of a containerd that was killed, stays for half a minute."""
         deadline = time.monotonic() + seconds
         while self.shim_pids():

@@ -32,7 +32,7 @@ FRAMES = 3
 ANSWER_SECONDS = 45   # no call takes longer, whatever fails; boot_timeout_s is less
 LEAVE_SECONDS = 80    # nor the end of a shim that has nothing left to serve, or was forgotten
 TRIES = 3             # of what a client repeats when it failed: one fault makes one call fail
-EXIT_CODE = 7         # of the exec: what is told as 0 is a lie
+EXIT_CODE = 7         # of the exec: a report of 0 is wrong
 RUNNING = 2
 
 # What each call may fail with on a machine in trouble. Calls that cannot fail, or whose failure
@@ -443,11 +443,11 @@ class Life:
         member.wipe()
 
     def untrue(self, who, code):
-        """A program that was not seen to its end may be told as killed, never as a success."""
+        """A program whose exit was not seen may be reported as killed, never as a success."""
         if code == 0:
             self.broken(f"{who} is said to have ended with 0")
         else:
-            self.outcome.errors.append(f"{who} is told to have ended with {code}")
+            self.outcome.errors.append(f"{who} is reported with exit status {code}")
 
     def finish(self, name, who):
         """Kill, Wait, Delete: each until it succeeds or the container is unknown."""

@@ -8,7 +8,7 @@
  * a struct control that the tests change while the shim runs. While it records, each system call
  * is appended to RECORD as a line "phase number frame frame frame".
  *
- * A call is told from others by its number and its site: the innermost return addresses on the
+ * A call is identified by its number and its site: the innermost return addresses on the
  * stack that lie in the program and follow a call instruction. No symbols and no frame pointers
  * are needed, and the order of fibers and threads does not matter.
  *
@@ -276,7 +276,7 @@ static void notice_change(void)
     control->noticed++;
 }
 
-/* The signal to be delivered when it goes on, or -1 if it is left alone from now on. */
+/* The signal to be delivered when it continues, or -1 if it is not traced any more. */
 static int stopped(struct task *t, int status)
 {
     struct __ptrace_syscall_info info;
@@ -362,7 +362,7 @@ static pid_t launch(char **argv)
     }
     if (ptrace(PTRACE_SEIZE, pid, 0, OPTIONS) < 0 || ptrace(PTRACE_INTERRUPT, pid, 0, 0) < 0)
         fail("ptrace");
-    close(go[1]); /* the child reads the end and goes on */
+    close(go[1]); /* the child reads the end and continues */
     return pid;
 }
 

@@ -144,5 +144,5 @@ def own_kib(pid):
 
 
 def told(line):
-    """Progress, while a test runs: a comment to whoever reads TAP."""
+    """Progress, while a test runs: a comment in the TAP output."""
     os.write(1, f"# {line}\n".encode())

@@ -49,7 +49,7 @@ static struct address parse(const char *text, const char *port)
         v6->sin6_port = htons((unsigned short)atoi(port));
         a.len = sizeof(*v6);
     } else {
-        fprintf(stderr, "%s is no address\n", text);
+        fprintf(stderr, "invalid address %s\n", text);
         exit(2);
     }
     return a;

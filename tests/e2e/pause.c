@@ -1,5 +1,5 @@
-/* pause - the program of a pod's first container: waits until it is told to end, buries what ends
- * before it. */
+/* pause - the program of a pod's first container: waits for a signal to exit, and reaps its
+ * children. */
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>

@@ -56,7 +56,7 @@ class Connection:
 
     def close(self):
         try:
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes whoever reads
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the reader
         except OSError:
             pass
         self._socket.close()

@@ -13,7 +13,6 @@ the shim's own Sandbox service (sandboxer shim). t is e2e.Test with the calls of
 """
 
 import functools
-import glob
 import os
 import re
 import subprocess
@@ -119,7 +118,7 @@ class Container:
             return []
 
     def _stream(self, stream):
-        """P marks a line that goes on, F the end of one."""
+        """P marks a partial line, F the end of a line."""
         return "".join(text + ("\n" if tag == "F" else "") for _, s, tag, text in self.lines()
                        if s == stream)
 
@@ -246,15 +245,17 @@ class Pods:
         return Pod(self, name, self.config(name, **config), handler or self.handler)
 
     def make_parent(self, parent):
-        for root in glob.glob("/sys/fs/cgroup/*/cgroup.procs"):
-            path = os.path.dirname(root) + parent
+        for root in e2e.cgroup_roots():
+            path = root + parent
             os.makedirs(path, exist_ok=True)
             if path not in self._parents:
                 self._parents.append(path)
-            if "cpuset" in root:
-                for where in (os.path.dirname(path), path):
+            for where in (os.path.dirname(path), path):
+                if e2e.CGROUP_V2:
+                    _enable(os.path.dirname(where))
+                elif "cpuset" in root:
                     for key in ("cpuset.cpus", "cpuset.mems"):
-                        _copy(f"{os.path.dirname(root)}/{key}", f"{where}/{key}")
+                        _copy(f"{root}/{key}", f"{where}/{key}")
 
     def fails(self, call, pattern, *codes):
         """call() must be refused, in these words."""
@@ -300,6 +301,14 @@ class Pods:
             self.start_tool("-n", NAMESPACE, "images", "rm", archives.name(image)).wait(30)
         if trouble:
             raise Failure("\n".join(trouble))
+
+
+def _enable(path):
+    """All controllers, for what is below."""
+    with open(f"{path}/cgroup.controllers") as f:
+        names = f.read().split()
+    with open(f"{path}/cgroup.subtree_control", "w") as f:
+        f.write(" ".join("+" + name for name in names))
 
 
 def _copy(source, target):

@@ -52,7 +52,7 @@ class WebSocket:
         self._socket.close()
 
     def hang_up(self):
-        """As a client that dies; wakes whoever reads."""
+        """As a client that dies; wakes the reader."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:

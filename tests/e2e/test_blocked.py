@@ -63,7 +63,7 @@ def queries(t, shim, name):
     t.equal(at_once(t, "Delete", shim.code, "Delete", about), shimcall.PRECONDITION)
 
 
-@test("a create hangs on a dead path: everything else goes on, and it ends with an error",
+@test("a create hangs on a dead path: everything else works, and it ends with an error",
       images=(), runc=False)
 def dead_path(t):
     shim = members.pod(t)
@@ -85,7 +85,7 @@ def dead_path(t):
     t.check(isinstance(create.error, shimcall.Status), f"Create: {create.answer} {create.error}")
     t.equal(shim.code("State", text(1, "c2")), NOT_FOUND)
     t.equal(shim.call("State", text(1, "p1"))[4], 2)
-    t.explains("p1", "storage: shares")
+    t.explains("p1", "FILESYSTEM_DEAD")
 
 
 FLOOD_SECONDS = 4
@@ -145,7 +145,7 @@ def large_notification(t):
     t.match("a notification of 1048576 bytes: at most 4096", str(create.error), create.answer)
 
 
-@test("QEMU is stopped: queries answer at once, Kill ends the VM, everyone gets an answer",
+@test("QEMU is stopped: queries answer at once, Kill ends the VM, every call gets an answer",
       images=(), runc=False)
 def stopped_qemu(t):
     shim = members.pod(t)
@@ -173,7 +173,7 @@ def stopped_qemu(t):
         t.check(call.join(10), f"{name} does not end with its VM")
         t.check(isinstance(call.error, shimcall.Status), f"{name}: {call.answer} {call.error}")
     t.equal(shim.call("Delete", p1)[2], 137)
-    t.explains("p1", "guest")
+    t.explains("p1", "GUEST_SILENT")
 
 
 def open_files(pid):
@@ -201,7 +201,7 @@ def with_image(t):
         return deadfs.Stalling(t, {"disk": f.read()})
 
 
-@test("close() hangs on a client's file system: nobody waits for it, all is closed when it answers",
+@test("close() hangs on a client's file system: no call waits for it, all is closed when it answers",
       images=(), runc=False)
 def dead_close(t):
     shim = members.pod(t)

@@ -83,7 +83,7 @@ def cdi(t):
     refused("late", IN_VM.format("startContainer", "/bin/true"))
     refused("class", r'linux.intelRdt \(class "gold"\) is not possible: the VM has no resctrl; '
                      "remove the class")
-    refused("tun", "device /dev/net/lcow-none: there is none in the VM; of the host's devices")
+    refused("tun", "device /dev/net/lcow-none does not exist in the VM; only block and PCI")
     refused("broken", rf"hook createRuntime\[0\] \({t.work}/bad\): exit status 7: no luck")
     t.settings(hooks="refuse")
     t.equal(pod.run("c2", *FOREVER).sh("echo well"), "well\n", "the pod is as it was")

@@ -52,9 +52,9 @@ def shim_dies(t):
     t.until(lambda: "c1" not in t.tasks(), "the task is gone", 20)
     for process in [pid, *qemus]:
         t.gone(process)
-    t.until(lambda: "delete" in t.topics(e, "c1"), "its end was told", 10)
+    t.until(lambda: "delete" in t.topics(e, "c1"), "its end is reported", 10)
     t.equal(t.topics(e, "c1")[-2:], ["exit", "delete"])
-    t.explains("c1", "shim")
+    t.explains("c1", "SHIM_KILLED")
     t.must("containers", "rm", "c1")
     t.equal(t.run("--rm", "c1", "echo", "again").out, "again\n")
 
@@ -72,7 +72,7 @@ def shim_crashes(t):
     found = [n for n in lines if n["msg"] == "the process crashed"]
     t.equal([n["signal"] for n in found], ["SIGSEGV"])
     t.match(r"containerd-shim-lcow-v2\+0x", found[0]["backtrace"])
-    t.explains("c1", "shim")
+    t.explains("c1", "SHIM_CRASHED")
     t.must("containers", "rm", "c1")
 
 
@@ -87,7 +87,7 @@ def both_die(t):
     t.must("containers", "rm", "c1")
 
 
-@test("QEMU dies: the exit is told, is not 0, and rm works", smoke=True, runc=False)
+@test("QEMU dies: the exit is reported, is not 0, and rm works", smoke=True, runc=False)
 def qemu_dies(t):
     e = t.events()
     p = t.start_run("c1", *FOREVER)
@@ -96,14 +96,14 @@ def qemu_dies(t):
     x.await_output("up")
     at = time.monotonic()
     kill(t.qemu_pid())
-    t.until(lambda: t.topics(e, "c1").count("exit") == 2, "both exits were told", 10)
+    t.until(lambda: t.topics(e, "c1").count("exit") == 2, "both exits are reported", 10)
     t.note(f"exit events after {(time.monotonic() - at) * 1000:.0f} ms, as seen through ctr")
     t.equal((p.wait(20).code, x.wait(20).code), (137, 137))
-    t.explains("c1", "VM")
+    t.explains("c1", "QEMU_KILLED")
     t.must("containers", "rm", "c1")
 
 
-@test("QEMU stops the VM by itself: the exits are told, are not 0, explain knows, rm works",
+@test("QEMU stops the VM by itself: the exits are reported, are not 0, explain knows, rm works",
       runc=False)
 def qemu_stops(t):
     e = t.events()
@@ -112,9 +112,9 @@ def qemu_stops(t):
     x = t.start_ctr(*t.exec_args("c1", "sh", "-c", "echo up; sleep 1000"))
     x.await_output("up")
     intruder.stop(t.shim_pid(), t.qemu_pid())
-    t.until(lambda: t.topics(e, "c1").count("exit") == 2, "both exits were told", 10)
+    t.until(lambda: t.topics(e, "c1").count("exit") == 2, "both exits are reported", 10)
     t.equal((p.wait(20).code, x.wait(20).code), (137, 137))
-    t.explains("c1", "VM")
+    t.explains("c1", "VM_STOPPED")
     t.match("QEMU stopped it with status paused", t.lcow("logs", "c1").out)
     t.must("containers", "rm", "c1")
 
@@ -128,7 +128,7 @@ def qemu_dies_at_boot(t):
     r = p.wait(30)
     t.check(r.code != 0, "run succeeded", r)
     t.match("qemu was killed by signal 9", r.err, r)
-    t.explains("c1", "VM")
+    t.explains("c1", "QEMU_KILLED")
 
 
 @test("the shim dies while QEMU boots: run fails and nothing is left", runc=False)
@@ -163,7 +163,7 @@ def qemu_hangs(t):
         t.ctr("tasks", "rm", "-f", "c1", seconds=90)
         t.equal(t.tasks(), {})
         t.gone(pid)
-        t.explains("c1", "guest")
+        t.explains("c1", "GUEST_SILENT")
     finally:
         try:
             os.kill(pid, signal.SIGCONT)
@@ -183,7 +183,7 @@ def nothing_to_collect(t):
     t.check(not re.search(r"would remove", r.out), "there is something to collect", r)
 
 
-@test("the shim is asked to leave: each exit is told once, and is true", runc=False)
+@test("the shim is asked to exit: each exit is reported once, and correctly", runc=False)
 def shim_leaves(t):
     e = t.events()
     t.detach("--label=io.kubernetes.cri.sandbox-id=c1",
@@ -195,7 +195,7 @@ def shim_leaves(t):
     x.await_output("up")
     os.kill(t.shim_pid(), signal.SIGTERM)
     for name in ("c1", "c2"):
-        t.until(lambda: "delete" in t.topics(e, name), f"{name}'s end was told", 30)
+        t.until(lambda: "delete" in t.topics(e, name), f"{name}'s end is reported", 30)
     told = exits(e)
     t.equal(sorted(c for i, c in told if i == "c1"), [137], told)
     t.equal([c for i, c in told if i == "x"], [137], told)
@@ -207,7 +207,7 @@ def shim_leaves(t):
 
 
 def exits(events):
-    """(id of the process, status) of each exit that was told."""
+    """(id of the process, status) of each reported exit."""
     with open(events.out_path) as f:
         found = re.findall(r" /tasks/exit (\{.*\})", f.read())
     return [(d["id"], d.get("exit_status", 0)) for d in map(json.loads, found)]

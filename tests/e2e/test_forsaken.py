@@ -155,7 +155,7 @@ def by_calls(t):
     t.until(lambda: containers(t) == ["c2", "p"], "the shim has deleted it", 30)
     t.gone(pid)
     if took < ANSWER_SECONDS:  # else a busy machine's shim was passed over, and tells nothing
-        t.until(lambda: t.topics(events, "c1") == ["exit", "delete"], "its end was told", 20)
+        t.until(lambda: t.topics(events, "c1") == ["exit", "delete"], "its end is reported", 20)
     t.equal(t.exec("c2", "sh", "-c", "exit 3").code, 3)
     t.detach(f"--label={GROUP}=p", f"--label={KIND}=container", "c3", "sh", "-c", "exit 7")
     t.await_status("c3", "STOPPED")
@@ -189,10 +189,10 @@ def anchor_killed(t):
     os.kill(anchor, signal.SIGKILL)
     go_on(shim)
     t.await_status("c1", "STOPPED", 30)
-    t.until(lambda: t.topics(events, "c1") == ["exit"], "its exit was told", 20)
+    t.until(lambda: t.topics(events, "c1") == ["exit"], "its exit is reported", 20)
 
 
-@test("a shim whose bundles are gone and that nobody calls leaves after a minute", runc=False)
+@test("a shim whose bundles are gone and that no client calls exits after a minute", runc=False)
 def bundles_gone(t):
     t.detach("c1", *FOREVER)
     shim, qemu = t.shim_pid(), t.qemu_pid()

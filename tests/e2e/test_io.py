@@ -124,11 +124,11 @@ def dead_logger(t):
 def no_logger(t):
     t.fails(*t.run_args("-d", "--log-uri=binary:///no/such/program", "c1", "true"),
             pattern="/no/such/program")
-    t.explains("c1", "container: output")
+    t.explains("c1", "LOG_DRIVER_FAILED")
     t.ctr("containers", "rm", "c1")
     t.fails(*t.run_args("-d", f"--log-uri={logger(t, before='exit 9')}", "c2", "true"),
             pattern="logger")
-    t.explains("c2", "container: output")
+    t.explains("c2", "LOG_DRIVER_FAILED")
 
 
 # ---------------------------------------------------------------- streams, without a client between
@@ -202,7 +202,7 @@ def first_size(t):
     member.call("Delete")
 
 
-@test("nobody reads: the program ends, waits for its output, and a late reader gets all of it",
+@test("without a reader the program exits and its output waits: a late reader gets all of it",
       images=(), runc=False)
 def late_reader(t):
     shim = pod(t)
@@ -240,7 +240,7 @@ def execs_stay_cheap(t, shim):
     member.end()
 
 
-@test("when the exit is told, all output is there and its end too; the hundredth exec costs what "
+@test("when the exit is reported, all output is there and its end too; the hundredth exec costs what "
       "the twentieth did", images=(), runc=False)
 def before_exit(t):
     shim = pod(t)

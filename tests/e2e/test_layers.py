@@ -207,8 +207,7 @@ def exchanged(t):
         make()
         r = t.fails("tasks", "start", "c1", pattern=pattern)
         t.check(path in r.err, "the file is named", r)
-        t.explains("c1", "storage: layers" if os.path.lexists(path) else
-                   "storage: root file system")
+        t.explains("c1", "LAYER_CHANGED" if os.path.lexists(path) else "ROOTFS_FAILED")
         if os.path.lexists(path):
             os.remove(path)
     os.rename(path + ".kept", path)

@@ -113,7 +113,7 @@ def physical_disk(t):
         r = t.run("--rm", option, "c2", "true")
     t.check(r.code != 0, "a device that is mounted on the host was given to a VM")
     t.match(rf"mount {device} on /disk: {device} is in use on the host: unmount it", r.err, r)
-    t.explains("c2", "container: mounts")
+    t.explains("c2", "DISK_IN_USE")
 
 
 @test("mounts that cannot be are refused by their names, with the remedy", runc=False)
@@ -122,22 +122,28 @@ def refused(t):
     os.mkdir(folder)
     os.mkfifo(os.path.join(folder, "fifo"))
     wrong = (
-        (f"type=virtual-disk,src={folder},dst=/d", r"mount \S+ on /d: \S+ is no plain file.*"
-         "physical-disk"),
-        (f"type=physical-disk,src={plain},dst=/d", r"is no block device.*virtual-disk"),
-        (f"type=virtual-disk,src={folder}/none,dst=/d", r"mount \S+none on /d: .*[Nn]o such file"),
-        (f"type=virtual-disk,src={plain},dst=/d", r"mount \S+plain: .*file system"),
-        ("type=nfs,src=server:/x,dst=/d", r'mount on /d: .*"nfs".*use a bind mount'),
-        (f"type=bind,src={folder}/none,dst=/d,options=rbind", r"mount \S+none on /d: "),
-        (f"type=bind,src={folder}/fifo,dst=/d,options=rbind", r"fifo.*cannot be shared"),
-        (f"type=bind,src={folder},dst=/d,options=rbind:rshared", r"mount on /d: rshared"),
+        (f"type=virtual-disk,src={folder},dst=/d", r"mount \S+ on /d: \S+ is not a regular file.*"
+         "physical-disk", "MOUNT_SOURCE_INVALID"),
+        (f"type=physical-disk,src={plain},dst=/d", r"is not a block device.*virtual-disk",
+         "MOUNT_SOURCE_INVALID"),
+        (f"type=virtual-disk,src={folder}/none,dst=/d", r"mount \S+none on /d: .*[Nn]o such file",
+         "MOUNT_SOURCE_MISSING"),
+        (f"type=virtual-disk,src={plain},dst=/d", r"mount \S+plain: .*file system",
+         "DISK_NO_FILESYSTEM"),
+        ("type=nfs,src=server:/x,dst=/d", r'mount on /d: .*"nfs".*use a bind mount',
+         "MOUNT_UNSUPPORTED"),
+        (f"type=bind,src={folder}/none,dst=/d,options=rbind", r"mount \S+none on /d: ",
+         "MOUNT_SOURCE_MISSING"),
+        (f"type=bind,src={folder}/fifo,dst=/d,options=rbind", r"fifo.*cannot be shared",
+         "MOUNT_SOURCE_INVALID"),
+        (f"type=bind,src={folder},dst=/d,options=rbind:rshared", r"mount on /d: rshared",
+         "MOUNT_PROPAGATION"),
     )
-    for number, (text, words) in enumerate(wrong):
+    for number, (text, words, reason) in enumerate(wrong):
         r = t.run("--rm", f"--mount={text}", f"c{number}", "true")
         t.check(r.code != 0, f"{text} was not refused", r)
         t.match(words, r.err, r)
-        t.explains(f"c{number}", "storage: disks" if "file system" == words[-11:] else
-                   "container: mounts")
+        t.explains(f"c{number}", reason)
     t.equal(t.run("--rm", "good", "echo", "well").out, "well\n")
 
 
@@ -350,4 +356,4 @@ def char_devices(t):
     t.check(not set(c.sh("ls /dev").split()) & set(loops), "disks of the host")
     if os.path.exists("/dev/vhost-net"):
         t.fails(lambda: pod.run("c2", *FOREVER, devices=[device("/dev/vhost-net")]),
-                "device /dev/vhost-net: there is none in the VM")
+                "device /dev/vhost-net does not exist in the VM")

@@ -42,7 +42,7 @@ def macvlan(t):
 
 
 def give_ctr(t, plugin):
-    """ctr looks in /opt/cni/bin and /etc/cni/net.d, whatever it is told."""
+    """ctr looks in /opt/cni/bin and /etc/cni/net.d, whatever its settings are."""
     for top in ("/opt", "/etc", "/var/lib"):
         place = os.path.join(t.work, "over" + top.replace("/", "-"))
         for name in ("upper", "work"):
@@ -120,11 +120,11 @@ def loopback_only(t):
       smoke="one", runc=False)
 def net_host(t):
     t.fails(*t.run_args("--rm", "--net-host", "c1", "true"), pattern="--net-host")
-    t.explains("c1", "container: spec")
+    t.explains("c1", "HOST_NAMESPACE")
     for kind in ("pid", "ipc"):
         t.fails(*t.run_args("--rm", f"--with-ns={kind}:/proc/1/ns/{kind}", f"c-{kind}", "true"),
                 pattern=f"{kind} namespace /proc/1/ns/{kind} cannot be joined")
-        t.explains(f"c-{kind}", "container: spec")
+        t.explains(f"c-{kind}", "FOREIGN_NAMESPACE")
     t.equal(t.qemu_pids(), [])
     t.equal(t.tasks(), {})
 

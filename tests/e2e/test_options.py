@@ -23,7 +23,7 @@ def nproc(t, container="c1"):
     return t.exec(container, "nproc").out.strip()
 
 
-@test("a configuration file named in the runtime's options is read; its errors are told",
+@test("a configuration file named in the runtime's options is read; its errors are reported",
       runc=False)
 def config_path(t):
     conf = t.write("other.conf", open(t.config_path).read() + "[vm]\ncpus = 2\n")
@@ -40,17 +40,17 @@ def annotations(t):
     t.detach("--annotation=io.lcow.cpus=2", "c1", "sleep", "100000")
     t.equal(nproc(t), "2")
     t.fails(*t.run_args("--rm", "--annotation=io.lcow.cpus=many", "c2", "true"),
-            pattern="io.lcow.cpus is .many.: must be from 1 to")
-    t.explains("c2", "container: annotations")
+            pattern="io.lcow.cpus is .many.: must be 1–")
+    t.explains("c2", "INVALID_ANNOTATION")
     t.fails(*t.run_args(
         "--rm", "--annotation=io.microsoft.virtualmachine.lcow.securitypolicy=cGFja2FnZQ==",
-        "c3", "true"), pattern="securitypolicy.*not supported")
+        "c3", "true"), pattern="securitypolicy.*lcow does not support confidential VMs")
     shared = os.path.join(t.work, "shared")
     os.mkdir(shared)
     mount = f"--mount=type=bind,src={shared},dst=/s,options=rbind:rw"
     no = "--annotation=io.microsoft.virtualmachine.fileshares.disablewritable=true"
     t.fails(*t.run_args("--rm", no, mount, "c4", "true"), pattern="writable.*forbids")
-    t.explains("c4", "container: mounts")
+    t.explains("c4", "WRITABLE_SHARE_FORBIDDEN")
     r = t.run("--rm", no, mount.replace("rbind:rw", "rbind:ro"), "c5", "ls", "/s")
     t.equal(r.code, 0, r)
 
@@ -116,7 +116,7 @@ def host_limits(t):
     t.match(f"(?s)fast  {fast}\nslow  {slow}\n  {t.tag}/c1\n", t.lcow("cpugroup", "ls").out)
     move_by_update(t, "c1", "fast")
     t.equal(host_cpus(qemu), fast)
-    t.match("an annotation changes nothing.*lcow.enforcer", t.lcow("logs", "c1").out)
+    t.match("annotation ignored.*lcow.enforcer", t.lcow("logs", "c1").out)
     began = time.monotonic()
     r = t.exec("c1", "dd", "if=/dev/zero", "of=/big", "bs=1M", "count=6", "conv=fsync")
     t.equal(r.code, 0, r)
@@ -124,20 +124,20 @@ def host_limits(t):
 
 
 REFUSED = {
-    CPU + "limit=200000": r"processor\.limit is .200000.: must be from 0 to 100000",
-    VM + "storageqos.iopsmaximum=x": r"iopsmaximum is .x.: must be from 0 to 2147483647",
+    CPU + "limit=200000": r"processor\.limit is .200000.: must be 0–100000",
+    VM + "storageqos.iopsmaximum=x": r"iopsmaximum is .x.: must be 0–2147483647",
     VM + "lcow.kernelbootoptions=nosmt init=/bin/sh":
-        "kernelbootoptions is .nosmt init=/bin/sh.: parameter .init=/bin/sh. of the kernel is not allowed",
+        "kernelbootoptions is .nosmt init=/bin/sh.: kernel parameter .init=/bin/sh. is not allowed",
     VM + "cpugroup.id=missing":
-        "is .missing.: there is no CPU group missing; make it with: lcow cpugroup create missing CPUS",
-    VM + "bootfilesrootpath=/etc": r"a guest image of the pod's choice \(.*\) not supported",
-    VM + "lcow.kerneldirectboot=false": "boot by UEFI not supported",
-    VM + "hv-socket.service-table.1-2={}": "service-table.1-2 is .{}.: Hyper-V sockets not supported",
-    NUMA + "mapped-physical-nodes=0,1": "have 0 and 0 numbers, must have 2 each",
+        "is .missing.: CPU group missing does not exist; create it with: lcow cpugroup create missing CPUS",
+    VM + "bootfilesrootpath=/etc": r"lcow does not support a guest image of the pod's choice \(",
+    VM + "lcow.kerneldirectboot=false": "lcow does not support UEFI boot",
+    VM + "hv-socket.service-table.1-2={}": "service-table.1-2 is .{}.: lcow does not support Hyper-V sockets",
+    NUMA + "mapped-physical-nodes=0,1": "have 0 and 0 numbers, but must have 2 each",
 }
 
 
-@test("annotations that cannot be: each is refused by its name, before there is a VM", runc=False,
+@test("annotations with invalid values are refused by name, before the VM starts", runc=False,
       smoke="one")
 def refused_annotations(t):
     t.config(allow_annotations="io.*", cpu_group_dir=os.path.join(t.work, "groups"))
@@ -224,13 +224,25 @@ def shim_in_pod(t):
     t.until(lambda: not directories(f"/{t.tag}/c2"), "the cgroup is gone", 20)
 
 
+def remove_later(t, path):
+    """A cgroup is busy for a moment after its last process has ended."""
+    def removed():
+        for directory in directories(path):
+            try:
+                os.rmdir(directory)
+            except OSError:
+                return False
+        return True
+    t.until(removed, f"cgroup {path} can be removed")
+
+
 @test("shim_cgroup = PATH: the shim is there, with nothing else of the pod", runc=False)
 def shim_in_path(t):
     t.config(shim_cgroup="below")
     t.fails(*t.run_args("--rm", "c1", "true"), pattern="none, pod or an absolute path")
     path = f"/{t.tag}/shims"
     t.config(shim_cgroup=path)
-    t.at_end(lambda: [os.rmdir(d) for d in directories(path)])
+    t.at_end(remove_later, t, path)
     t.detach("c2", "sleep", "100000")
     t.match(f"{path}\n", cgroups(t.shim_pid()))
     t.check(path not in cgroups(t.qemu_pid()), "QEMU is there, too", cgroups(t.qemu_pid()))

@@ -84,7 +84,7 @@ def target_pids(t):
             "it sees another container")
 
 
-@pod_test("exec sync: output, errors, exit code, timeout; the container goes on", smoke=True)
+@pod_test("exec sync: output, errors, exit code, timeout; the container keeps running", smoke=True)
 def exec_sync(t):
     c = t.pod("p1").run("c1", *FOREVER)
     r = c.exec("sh", "-c", "echo out; echo err >&2; exit 7")
@@ -108,7 +108,7 @@ def quiet_probes(t):
     c = t.pod("p1").run("c1", *FOREVER)
     for code in (0, 1, 0):
         t.equal(c.exec("sh", "-c", f"exit {code}").code, code)
-    seen = t.until(lambda: re.search(r"request for what is gone.*operation=Kill",
+    seen = t.until(lambda: re.search(r"request for something that no longer exists.*operation=Kill",
                                      t.containerd.log), "containerd killed one again", 20)
     t.note(seen.group())
     failed = re.findall(r"request failed.*", t.containerd.log)
@@ -203,7 +203,7 @@ def again(t):
         c.start().await_exit(attempt)
         c.remove()
     t.fails(lambda: pod.run("bad", "/no/such/program"), "no such file|not found")
-    t.explains(pod.id, "container: start")
+    t.explains(pod.id, "COMMAND_NOT_FOUND")
     t.equal(pod.state, cri.READY)
     t.equal(sorted(c.metadata.name for c in t.cri.ListContainers(filter={
         "state": {"state": cri.EXITED}}).containers), ["bad", "init"])
@@ -233,7 +233,7 @@ def remove_running(t):
     pod.remove()
 
 
-@pod_test("out of memory: OOMKilled, and the pod goes on", smoke=True)
+@pod_test("out of memory: OOMKilled, and the pod keeps running", smoke=True)
 def oom_killed(t):
     pod = t.pod("p1")
     c = pod.run("c1", "sh", "-c", "tail /dev/zero; exit 0", linux={
@@ -244,7 +244,7 @@ def oom_killed(t):
         "resources": {"memory_limit_in_bytes": 32 << 20}})
     status = victim.await_exit(137)
     t.until(lambda: victim.status().reason == "OOMKilled", f"reason is OOMKilled: {status}", 10)
-    t.explains(pod.id, "container: memory")
+    t.explains(pod.id, "CONTAINER_OOM")
     t.equal(pod.state, cri.READY)
     t.equal(pod.run("c3", "echo", "well").await_exit(0).reason, "Completed")
 
@@ -283,13 +283,13 @@ def events(t):
     def end(what):
         what.stop()
         # containerd tells this beside the call that stops it, which may return before
-        t.until(lambda: 2 in of(what.id), "the end is told")
+        t.until(lambda: 2 in of(what.id), "the end is reported")
         what.remove()
     pod = t.pod("p1")
     c = pod.run("c1", *FOREVER)
     end(c)
     end(pod)
-    t.until(lambda: len(of(c.id)) == 4 and len(of(pod.id)) == 4, f"all were told: {heard}", 20)
+    t.until(lambda: len(of(c.id)) == 4 and len(of(pod.id)) == 4, f"all are reported: {heard}", 20)
     t.equal(of(c.id), [0, 1, 2, 3], "created, started, stopped, deleted")
     t.equal(of(pod.id), [0, 1, 2, 3], "the pod's")
     t.containerd.stop()

@@ -9,7 +9,7 @@ import time
 
 import cell
 import cri
-from e2e import kill
+from e2e import CGROUP_V2, kill
 from pod import FOREVER, Pod, pod_test
 
 
@@ -32,7 +32,7 @@ def qemu_killed(t):
     t.equal((a.status().exit_code, a.status().reason), (137, "Error"), a.status())
     t.equal(b.status().exit_code, 3, "what had ended before")
     t.fails(lambda: a.exec("true"), "(?i)not running|exited|state|not found")
-    t.explains(pod.id, "VM")
+    t.explains(pod.id, "QEMU_KILLED")
     pod.stop()
     pod.remove()
     t.note(f"{time.monotonic() - begin:.1f} s until it was removed")
@@ -47,7 +47,7 @@ def shim_killed(t):
     await_dead(t, pod, a)
     t.check(a.status().exit_code != 0, "exit 0", a.status())
     t.until(lambda: not t.qemu_pids(), "its VM has gone", 20)
-    t.explains(pod.id, "shim")
+    t.explains(pod.id, "SHIM_KILLED")
     t.equal(t.remove_pods(), [])
 
 
@@ -76,11 +76,13 @@ def shim_stopped(t):
 def host_oom(t):
     pod = t.pod("p1")
     c = pod.run("c1", *FOREVER)
-    memory = f"/sys/fs/cgroup/memory/{t.tag}/p1"
-    with open(f"{memory}/memory.usage_in_bytes") as f:
+    usage, limit = (f"/sys/fs/cgroup{path.format(f'{t.tag}/p1')}" for path in (
+        ("/{}/memory.current", "/{}/memory.max") if CGROUP_V2 else
+        ("/memory/{}/memory.usage_in_bytes", "/memory/{}/memory.limit_in_bytes")))
+    with open(usage) as f:
         used = int(f.read())
     t.check(used > 32 << 20, f"QEMU is not in the pod's cgroup: {used} bytes")
-    with open(f"{memory}/memory.limit_in_bytes", "w") as f:
+    with open(limit, "w") as f:
         f.write(str(used + (16 << 20)))
     try:
         c.exec("sh", "-c", "head -c 200000000 /dev/zero >/dev/shm/much", seconds=60)
@@ -88,7 +90,7 @@ def host_oom(t):
         pass  # it has no VM any more
     await_dead(t, pod, c, seconds=60)
     t.equal((c.status().exit_code, c.status().reason), (137, "OOMKilled"), c.status())
-    t.explains(pod.id, "VM: memory on the host")
+    t.explains(pod.id, "HOST_OOM")
     t.equal(t.remove_pods(), [])
 
 

@@ -61,7 +61,7 @@ def host_to_pod(t):
     t.equal(client.out, "same\n")
 
 
-@pod_test("one pod goes, another comes, a third goes on")
+@pod_test("one pod is removed, another added, a third keeps running")
 def comes_and_goes(t):
     a, b = t.pod("p1"), t.pod("p2")
     c = b.run("c1", *FOREVER)

@@ -186,7 +186,7 @@ def stats(t):
     t.equal([s.attributes.id for s in t.cri.ListPodSandboxStats().stats], [pod.id])
     if not t.is_runc:
         text = t.lcow("config", "runtimeclass").out
-        t.match("the most of the VMs that run here", text)
+        t.match("the maximum of the VMs that run here", text)
         t.note(text.split("\n")[2])
     update(t, c)
 
@@ -221,11 +221,11 @@ def host_namespaces(t):
     wanted = {"network": "host ?network", "pid": "host ?PID", "ipc": "host ?IPC"}
     for kind, words in wanted.items():
         if kind == "network" and t.is_shim:
-            continue  # containerd 2.1 itself crashes (containerd-contract.md §4.8)
+            continue  # containerd 2.1 itself crashes (docs/reference/containerd-contract.md §4.8)
         begin = time.monotonic()
         t.fails(lambda: t.pod(f"p-{kind}", namespaces={kind: cri.NODE}), f"(?i){words}")
         t.check(time.monotonic() - begin < 30, "it was refused late")
-        t.explains(None, "container: spec")
+        t.explains(None, "HOST_NAMESPACE")
     t.equal(t.qemu_pids(), [])
 
 

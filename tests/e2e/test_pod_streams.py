@@ -97,7 +97,7 @@ def stdin_once(t):
 
 
 @pod_test("port-forward: to a server on the pod's loopback, many bytes, several at a time; "
-          "a port nobody listens on", smoke="one")
+          "a port without a listener", smoke="one")
 def port_forward(t):
     t.load("network")
     pod = t.pod("p1")
@@ -121,7 +121,7 @@ def port_forward(t):
     for i, g in enumerate(several):
         t.until(lambda: g.received() == f"to {i}".encode(), f"an answer: {g.error}", 30)
     nobody = forward(7)
-    t.until(lambda: nobody.error, "an error is told", 30)
+    t.until(lambda: nobody.error, "an error is reported", 30)
     t.match("(?i)refused|reset", nobody.error)  # a VM's is known only after accept
     t.equal(pod.state, cri.READY)
 

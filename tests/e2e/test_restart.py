@@ -106,14 +106,14 @@ def in_the_midst(t):
     tasks = made(t, "sh", "-c", f"seq 1 {LINES}; exec sleep 100000")
     out = Reader(t, "out")
     in_the_middle(t, tasks.create, "c1", out=out.path, after=0.5)
-    time.sleep(1)  # what was begun is finished or taken back
+    time.sleep(1)  # what was begun is finished or rolled back
     t.until(lambda: known(tasks) in (None, taskapi.CREATED), "it is there or not", 30)
     if known(tasks) is None:
-        try:  # a containerd that was back at once has seen it before it was taken back
+        try:  # a containerd that was back at once has seen it before it was rolled back
             tasks.delete("c1")
         except taskapi.Error as e:
             t.equal(e.code, "NOT_FOUND", e)
-        t.until(lambda: not t.shim_pids(), "what was begun is taken back", 30)
+        t.until(lambda: not t.shim_pids(), "what was begun is rolled back", 30)
         tasks.create("c1", out=out.path)
     in_the_middle(t, tasks.start, "c1", after=0.2)
     if known(tasks) == taskapi.CREATED:

@@ -296,7 +296,7 @@ def verity(t):
                            args=("head", "-c", "12", "/word")).run()
     t.equal((code, out), (0, b"true content"))
     for name, digest, offset, words in (
-            ("wrong", "ab" * 32, size, f"the root hash of the disk is {root}, not abab"),
+            ("wrong", "ab" * 32, size, f"wrong root hash of the disk: it is {root}, must be abab"),
             ("short", "ab", size, "64 hex digits"),
             ("beyond", root, size * 1024, "invalid hashoffset")):
         metadata(layer, digest, offset)
@@ -346,7 +346,7 @@ def peer_2_2(t):
 
 
 @test("containerd 2.3 by a peer of our own: BootstrapParams with a socket directory, a sandbox with "
-      "typed mounts, execs over streams that nobody reads or that end early", images=(), runc=False,
+      "typed mounts, execs over streams without a reader or that end early", images=(), runc=False,
       versions=("2.1",))
 def peer_2_3(t):
     layers = verified_layers(t)
@@ -366,7 +366,7 @@ def peer_2_3(t):
     t.equal(c.run("e1", "sh", "-c", "cat /word; exit 4"), (4, b"from above\n"))
     t.equal(c.run("e2", "cat", stdin=b"in and out " * 20000), (0, b"in and out " * 20000))
     slow = c.exec("e3", "sh", "-c", "head -c 10485760 /dev/zero", reads=False)
-    t.equal(c.run("e4", "cat", "/word"), (0, b"from above\n"), "beside one that nobody reads")
+    t.equal(c.run("e4", "cat", "/word"), (0, b"from above\n"), "beside one without a reader")
     slow[2].grant()
     t.equal(c.end(slow), (0, bytes(10 << 20)))
     for name, mounts_, words in (

@@ -36,7 +36,7 @@ def died_of_signal(t):
     t.equal(p.wait().code, 137)
 
 
-@test("stdout and stderr are told apart", smoke="one")
+@test("stdout and stderr are separate", smoke="one")
 def two_streams(t):
     r = t.run("--rm", "c1", "sh", "-c", "echo out; echo err >&2")
     t.equal((r.out, r.err.strip()), ("out\n", "err"), r)

@@ -90,7 +90,7 @@ def look(t):
     t.until(lambda: re.search(r"(?m)^lcow_guest_up\{.* 1$", t.lcow("metrics").out), "the guest's figures")
     r = t.lcow("exec", "s1", "--", "true")
     t.equal(r.code, 125, r)
-    t.match("s1 has no container of that name: give a container's ID, or --vm", " ".join(r.err.split()))
+    t.match("s1 names a sandbox, not a container; use a container's ID, or --vm", " ".join(r.err.split()))
     t.equal(t.lcow("exec", "--vm", "s1", "--", "true").code, 0)
 
 
@@ -98,12 +98,12 @@ def refused_options(t, s):
     """Of a Create, when the VM runs: what differs is named, and nothing is left."""
     for options, code, pattern in (
             (runhcs(10, memory(512)), shimcall.PRECONDITION,
-             "^create container c1: vm_memory_size_in_mb in the runtime options is not what this shim "
-             "runs its VM with: options hold for the whole sandbox"),
+             "^create container c1: vm_memory_size_in_mb in the runtime options differs from the value "
+             "with which this shim started its VM: options apply to the whole sandbox"),
             (shimcall.wrapped(10, "runtimeoptions.v1.Options", text(2, "/etc/other.conf")),
-             shimcall.PRECONDITION, "ConfigPath in the runtime options is not what this shim was started"),
+             shimcall.PRECONDITION, "ConfigPath in the runtime options differs from the value with which this shim was started"),
             (runhcs(10, text(15, "tcp:x")), shimcall.UNIMPLEMENTED,
-             "NCProxyAddr in the runtime options: a network proxy of Windows not supported"),
+             "NCProxyAddr in the runtime options: lcow does not support the network proxy"),
             (shimcall.wrapped(10, "runsc.v1.Options", b""), shimcall.INVALID, "runsc.v1.Options")):
         try:
             s.shim.call("Create", text(1, "c1"), text(2, s.shim.bundle), options)
@@ -122,7 +122,7 @@ def refused_mount(t, s):
     try:
         members.Member(s.shim, "c2", document).create()
     except shimcall.Status as e:
-        t.match(f"mount {t.work}: it is writable, which {SHARES} forbids", e.message)
+        t.match(f"mount {t.work} is writable, which annotation {SHARES} forbids", e.message)
         return
     t.check(False, "a writable share is not refused")
 
@@ -135,7 +135,7 @@ def by_hand(t):
     t.equal(s.state(), "SANDBOX_NOTREADY")
     started = s.call("StartSandbox")
     t.equal(s.call("StartSandbox")[1], started[1])
-    t.check(os.path.exists(f"/proc/{started[1]}/ns/net"), "its pid is no process")
+    t.check(os.path.exists(f"/proc/{started[1]}/ns/net"), "its pid is not a process")
     t.equal(s.state(), "SANDBOX_READY")
     s.call("PingSandbox")
     t.equal(t.until(lambda: processes(s), "the guest tells its numbers"), 1, "the pod's own process")

@@ -199,7 +199,7 @@ def follows(t):
     fs.serve_only(threading.get_native_id())
     cell.mount(t.write("plain", "x"), fs.file("file"), None, cell.MS_BIND)
     t.at_end(lambda: cell.umount(fs.file("file")))
-    t.until(lambda: fs.waiting(deadfs.LOOKUP) > 0, "somebody looks for it", 60)
+    t.until(lambda: fs.waiting(deadfs.LOOKUP) > 0, "a lookup waits", 60)
     began = time.monotonic()
     t.equal(t.status("c1"), "RUNNING")
     t.check(time.monotonic() - began < 4, "State had to wait")
@@ -249,7 +249,7 @@ def ways_out(t):
         t.check(result == "EXDEV" or is_refused(operation, result),
                 f"{operation} from one share to another: {result}")
     t.equal(facts(kept), before, "what is read-only")
-    # A node of the host is a name. Whoever runs a set-uid file in the VM itself gains nothing.
+    # A device node of the host cannot be opened, and a set-uid file in the VM itself has no effect.
     r = t.exec("c1", "head", "-c", "1", "/s/zero")
     t.check(r.code != 0, "a device on a share was opened", r)
     t.match("nodev", t.exec("c1", "grep", " /s ", "/proc/mounts").out)
@@ -320,7 +320,7 @@ def end(m):
 
 
 @test("two files of one directory: each container sees its own; a share that is held is detached, "
-      "and that is told", images=(), runc=False, deadline=400)
+      "and that is reported", images=(), runc=False, deadline=400)
 def files(t):
     path = folder(t, "both", one="first\n", two="second\n")
     shim = members.pod(t)
@@ -354,8 +354,8 @@ def files(t):
     t.equal(left[path]["holders"], 1, "the other container's")
     t.check(vm(t, "p1", "ls", f"{RAW}/{number_}").code != 0, "its name is gone")
     log = open(os.path.join(t.work, "c", "p1.log"), errors="replace").read
-    t.until(lambda: "still uses a share that was taken away" in log() or
-            "still uses a share that was taken away" in t.containerd.log, "it is told", 30)
+    t.until(lambda: "still used a share when it was removed" in log() or
+            "still used a share when it was removed" in t.containerd.log, "it is reported", 30)
     t.equal(c1.exec("cat", "/file", "/d/two"), (0, b"first\nchanged\n"))
     holder.popen.stdin.close()
     t.match("held\nchanged", holder.wait().out)

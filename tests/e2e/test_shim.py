@@ -6,7 +6,7 @@ import stat
 import time
 
 import shimcall
-from e2e import test
+from e2e import CGROUP_V2, test
 from shimcall import EXISTS, INVALID, NOT_FOUND, PRECONDITION, UNIMPLEMENTED, number, text
 
 PROCESS = "types.containerd.io/opencontainers/runtime-spec/1/Process"
@@ -134,8 +134,8 @@ def update(t):
     shim.call("Update", text(1, "c1"), shimcall.wrapped(
         2, RESOURCES, b'{"memory":{"limit":%d}}' % limit))
     metrics = shimcall.fields(shimcall.fields(shim.call("Stats", text(1, "c1"))[1])[2])
-    usage = shimcall.fields(shimcall.fields(metrics[4])[33])
-    t.equal(usage[1], limit)
+    usage = shimcall.fields(metrics[4])[33]  # on cgroup v2 the limit itself
+    t.equal(usage if CGROUP_V2 else shimcall.fields(usage)[1], limit)
 
 
 @test("both names of the service answer", images=(), runc=False)
@@ -183,7 +183,7 @@ def broken_spec(t):
     e = create_fails(t, lambda shim: shim.spec(b'{"process": '))
     if not t.is_runc:
         t.match("config.json|spec", e.message)
-    t.explains("c1", "container: bundle")
+    t.explains("c1", "INVALID_BUNDLE")
 
 
 @test("a spec without process, root or linux: an error that names it", images=(), runc=False,
@@ -214,10 +214,10 @@ def many_mounts(t):
     e = create_fails(t, grow)
     t.match("mounts|too many", e.message)
     t.check(time.monotonic() - at < 60, "that took too long")
-    t.explains("c1", "container: bundle")
+    t.explains("c1", "INVALID_BUNDLE")
 
 
-@test("stdout that is no FIFO, a directory, or not there", images=(), runc=False)
+@test("stdout that is not a FIFO, a directory, or missing", images=(), runc=False)
 def bad_stdout(t):
     shim = shimcall.Shim(t, "c1")
     shim.start()
@@ -226,7 +226,7 @@ def bad_stdout(t):
     for path in (t.work, os.path.join(t.work, "not/there"), socket, "/dev/null", "relative"):
         t.check(creates(shim, text(6, path)) != 0, f"{path} was taken")
         t.equal(shim.code("State", text(1, "c1")), NOT_FOUND)
-        t.explains("c1", "container: output")
+        t.explains("c1", "STDIO_FAILED")
 
 
 @test("ids with a slash, dots, blanks or 64 KiB are refused", images=(), runc=False)
@@ -235,7 +235,7 @@ def bad_ids(t):
     shim.start()
     for name in ("a/b", "..", "a b", "x" * 65536, "../../etc", "\x01"):
         t.equal(creates(shim, name=name), INVALID, name[:30])
-    t.explains("c1", "request")
+    t.explains("c1", "INVALID_ID")
 
 
 @test("garbage on the socket harms only its own connection", images=())
@@ -250,7 +250,7 @@ def garbage(t):
         s.close()
 
 
-@test("delete without a start is no error and says so in its answer", images=(), runc=False)
+@test("delete without a start succeeds, and its answer shows that nothing ran", images=(), runc=False)
 def delete_alone(t):
     shim = shimcall.Shim(t, "c1")
     r = shim.delete()

@@ -12,7 +12,7 @@ SERVER, CLIENT = 2, 3  # kinds
 
 
 def traced(t):
-    """containerd is told by its environment, and hands that to its shims."""
+    """containerd gets the settings by its environment, and passes them to its shims."""
     t.collector = otlp.Collector(t)
     t.env["OTEL_EXPORTER_OTLP_ENDPOINT"] = t.collector.url
     t.env["OTEL_EXPORTER_OTLP_PROTOCOL"] = "http/protobuf"

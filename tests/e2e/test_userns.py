@@ -160,7 +160,7 @@ def refused(t):
             t.check(False, f"not refused: {message}")
         except Status as e:
             t.equal((e.code, e.message), (INVALID, f"create container c1: {message}"))
-    t.explains("c1", "container: spec")
+    t.explains("c1", "INVALID_ID_MAPPING")
     t.equal(t.qemu_pids(), [])
 
 

@@ -114,7 +114,7 @@ def second_vm(t, device, other):
     t.match(r"(?m)^/dev/sd\w /ro ext4 ro", c.sh("cat /proc/mounts"))
     t.equal(c.exec("sh", "-c", "echo x >/ro/x").code, 1, "a read-only volume was written to")
     t.equal(c.sh("cat /ro/there; stat -c %g /ro/there"), "kept\n0\n")
-    refused(t, ("resize", "--volume-path", ro), f"volume {ro} is read-only: its file system cannot grow")
+    refused(t, ("resize", "--volume-path", ro), f"volume {ro} is read-only, so its file system cannot grow")
     before = usage(t, plain)
     os.truncate(xfs, os.path.getsize(xfs) + 64 * MIB)
     volume(t, "resize", plain)
@@ -140,8 +140,8 @@ def statistics_and_growth(t, a, path, disk, device):
     listed = json.loads(t.lcow("volume", "ls", "--json").out)
     t.equal([v["vm"] for v in listed if v["record"]["volume-path"] == path], [f"k8s.io/{a.pod.id}"])
     refused(t, ("resize", "--volume-path", path, "--size", str(40 * MIB)),
-            f"volume {path}: device {device} has {16 * MIB} bytes, not {40 * MIB}: grow it on the "
-            "host first")
+            f"volume {path}: device {device} has {16 * MIB} bytes, less than {40 * MIB}; grow it on "
+            "the host first")
     os.truncate(disk, 40 * MIB)
     subprocess.run(["losetup", "--set-capacity", device], check=True)
     volume(t, "resize", path, "--size", str(40 * MIB))
@@ -163,21 +163,21 @@ def records(t):
             (("add", "--volume-path", "/" + "a" * 65535, *plain),
              "--volume-path must be an absolute path of at most 4095 bytes"),
             (("add", "--volume-path", path + "/none", *plain),
-             f"volume path {path}/none: make the directory first: No such file or directory"),
+             f"volume path {path}/none: create the directory first: No such file or directory"),
             (("add", "--volume-path", disk, *plain), f"volume path {disk} is not a directory"),
             (("add", *where, "--device", disk), "--fs-type is missing"),
             (("add", *where, "--device", disk, "--fs-type", "nfs"),
-             f'volume {path}: file system type "nfs" is not supported: ext4 and xfs are'),
+             f'volume {path}: unsupported file system type "nfs": must be ext4 or xfs'),
             (("add", *where, "--device", disk + "0", "--fs-type", "ext4"),
              f"volume {path}: device {disk}0: No such file or directory"),
             (("add", *where, "--device", "/dev/null", "--fs-type", "ext4"),
              f"volume {path}: device /dev/null is neither a block device nor an image file"),
             (("add", *where, *plain, "--options", "noatime,errors=panic"),
-             f'volume {path}: mount option "errors=panic" is not supported: ro, rw, noatime, '
+             f'volume {path}: unsupported mount option "errors=panic": ro, rw, noatime, '
              "nodiratime, relatime, strictatime, lazytime, nodev, nosuid, noexec, sync, dirsync, "
-             "discard, nodiscard and defaults are"),
+             "discard, nodiscard and defaults are supported"),
             (("add", *where, *plain, "--fs-group", "users"),
-             f'volume {path}: fsGroup "users" must be 0–4294967294'),
+             f'volume {path}: invalid fsGroup "users": must be 0–4294967294'),
             (("add", *where, "--mount-info", "{"),
              "--mount-info: JSON at byte 1: string or '}' expected near end of file"),
             (("stats", *where),
@@ -189,18 +189,18 @@ def records(t):
         volume(t, "add", link, "--mount-info", json.dumps(info))
     t.equal(t.lcow("volume", "ls").out, f"{path}\t{disk}\text4\tro\t-\n")
     refused(t, ("add", *where, *plain),
-            f"volume {path} is recorded with device {disk} in another way already; first: lcow "
-            f"volume remove --volume-path {path}")
-    refused(t, ("stats", *where), f"no running VM has volume {path}: it is a disk while a container "
-            "that mounts it exists; see: lcow volume ls")
+            f"volume {path} is already recorded with device {disk} and other settings; remove it "
+            f"first: lcow volume remove --volume-path {path}")
+    refused(t, ("stats", *where), f"no running VM has volume {path}: it is attached only while a "
+            "container mounts it; see: lcow volume ls")
     folder = f"{t.run_root}/.volumes"
     record = os.path.join(folder, os.listdir(folder)[0])
     t.equal((stat.S_IMODE(os.stat(folder).st_mode), stat.S_IMODE(os.stat(record).st_mode)),
             (0o700, 0o600))
     os.chown(record, 1000, 1000)
     r = t.run("--rm", f"--mount=type=bind,src={path},dst=/d,options=rbind", "c1", "true")
-    t.check(r.code != 0, "a record of somebody else's was believed")
-    t.match(rf"mount {path} on /d: {record} must be a file that root owns and nobody else can write",
+    t.check(r.code != 0, "a record that root does not own was accepted")
+    t.match(rf"mount {path} on /d: {record} must be a file that root owns and only root can write",
             r.err, r)
     volume(t, "remove", link)
     volume(t, "remove", path)

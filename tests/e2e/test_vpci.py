@@ -62,12 +62,14 @@ def refused(t):
                         ("test:nvme 8086:1572", r"test:edu.*is not in allow_devices")):
         t.config(allow_devices=words)
         t.fails(*t.run_args("--rm", device("edu"), "c1", "true"), pattern=said)
-        t.explains("c1", "container: devices")
-    for address, said in (("03:00.9", "no PCI address"), ("ffff:03:00.0", "no PCI device ffff:03"),
-                          ("test:all", "no PCI address")):
+        t.explains("c1", "DEVICE_NOT_ALLOWED")
+    for address, said, reason in (
+            ("03:00.9", "not a PCI address", "DEVICE_ADDRESS"),
+            ("ffff:03:00.0", "no PCI device ffff:03", "DEVICE_NOT_FOUND"),
+            ("test:all", "not a PCI address", "DEVICE_ADDRESS")):
         t.fails(*t.run_args("--rm", f"--annotation=io.lcow.device/x={address}", "c2", "true"),
                 pattern=said)
-        t.explains("c2", "container: devices")
+        t.explains("c2", reason)
     t.equal(t.qemu_pids(), [], "no VM was booted for that")
 
 
@@ -110,7 +112,7 @@ def holders(t):
         t.check(False, "a second device on the only slot")
     except Status as e:
         t.match("PCI ports of the VM are in use", str(e))
-        t.explains("p1", "container: devices")
+        t.explains("p1", "DEVICE_NO_SLOT")
     t.equal(devices(t, "p1"), [("test:nvme", "Ready", 2)])
     end(c1)
     t.equal(devices(t, "p1"), [("test:nvme", "Ready", 1)])

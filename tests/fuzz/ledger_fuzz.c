@@ -79,7 +79,7 @@ static void body(void *arg)
         with_checksums(in->data + 1, in->size - 1, &text);
     else if (in->size > 0)
         sbuf_add(&text, in->data + 1, in->size - 1);
-    /* Damage is an error, but what is whole is told all the same. */
+    /* Damage is an error, but complete records are still returned. */
     (void)parse(&text, first, &err);
     for (size_t i = first->n; i-- > 0;)
         add_line(&again, first->lines[i].data, first->lines[i].len);

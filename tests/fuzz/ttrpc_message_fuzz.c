@@ -1,4 +1,4 @@
-/* A message as a client of the shim, or whoever starts it, may send it. First byte: which; then its
+/* A message as a client of the shim, or its parent, may send it. First byte: which; then its
  * bytes. What we take we can write, and what we wrote we read as the same. */
 #include "api/bootstrap.pb-c.h"
 #include "api/cri.pb-c.h"

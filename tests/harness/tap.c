@@ -43,7 +43,7 @@ void tap_register(struct tap_test *t)
     tests_end = &t->next;
 }
 
-/* TAP: what is no result is a comment, line by line. */
+/* TAP: other text than results is a comment, line by line. */
 static void comment(const char *text)
 {
     while (*text) {
@@ -138,7 +138,7 @@ static void fail_with_leftovers(const char *why)
     now.outcome = FAILED;
 }
 
-/* Fibers that were told to end need a few more turns. */
+/* Cancelled fibers need a few more turns to end. */
 static void await_others(struct ctx *ctx)
 {
     struct err err;
@@ -180,7 +180,7 @@ static void run_fiber(void)
     now.loop = loop_new(&opts);
     fiber_go(now.loop, body_fiber, NULL, "test %s", now.test->name);
     if (loop_run(now.loop) > 0 && now.outcome == PASSED)
-        fail_with_leftovers("the loop ended with fibers that nobody can wake:");
+        fail_with_leftovers("the loop ended with fibers that nothing can wake:");
     loop_free(now.loop);
     now.loop = NULL;
     now.fiber = NULL;

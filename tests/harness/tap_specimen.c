@@ -132,7 +132,7 @@ TEST_FIBER(another_fiber_fails)
 {
     fiber_go(ctx->loop, fails, NULL, "fails");
     fiber_yield(ctx->loop);
-    ASSERT(!"the body goes on");
+    ASSERT(!"the body continues");
 }
 
 TEST_VIRTUAL(failure_with_others_left)

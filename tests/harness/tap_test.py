@@ -23,7 +23,7 @@ EXPECTED = {
     "virtual_deadline_is_ten_seconds": ("ok", None),
     "others_may_finish_a_little_later": ("ok", None),
     "fiber_is_left_behind": ("not ok", r"left when the test ended(.|\n)*straggler.*forever"),
-    "body_hangs": ("not ok", r"nobody can wake(.|\n)*test body_hangs.*forever"),
+    "body_hangs": ("not ok", r"nothing can wake(.|\n)*test body_hangs.*forever"),
     "another_fiber_fails": ("not ok", '"x" is "x", expected "y"'),
     "failure_with_others_left": ("not ok", "first failure"),
     "passes_after_all_that": ("ok", None),

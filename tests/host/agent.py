@@ -1,5 +1,6 @@
 """Runs in the emulated host: takes scripts from a virtio port, one at a time, and answers with what
-they print and their exit code. A message is a length on a line of its own, and that many bytes."""
+they print and their exit code (124: out of time). A message is a length on a line of its own, and that
+many bytes; a script begins with a line of its own, the seconds that it may take."""
 import os
 import subprocess
 
@@ -28,8 +29,8 @@ def send(data):
 
 send(b"ready")
 while True:
-    script = take(line()).decode()
-    child = subprocess.Popen(["/bin/bash", "-c", script], stdin=subprocess.DEVNULL,
+    seconds, _, script = take(line()).decode().partition("\n")
+    child = subprocess.Popen(["timeout", "-k", "10", seconds, "/bin/bash", "-c", script], stdin=subprocess.DEVNULL,
                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd="/root",
                              env={**os.environ, "HOME": "/root", "LC_ALL": "C.UTF-8"})
     while part := os.read(child.stdout.fileno(), 65536):

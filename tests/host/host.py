@@ -6,6 +6,7 @@ machine that has none. What is written to its disk ends with it.
 """
 import ctypes
 import os
+import re
 import select
 import shutil
 import signal
@@ -20,9 +21,23 @@ MEMORY_MIB = 6144
 BOOT_SECONDS = 900  # ceilings for a busy machine: a quiet one needs 20 s
 RUN_SECONDS = 1200
 KERNEL_OPTIONS = ("root=/dev/vda console=ttyS0 loglevel=5 panic=-1 mitigations=off no_timer_check tsc=reliable "
-                  "nokaslr cryptomgr.notests random.trust_cpu=on systemd.show_status=0")
+                  "nokaslr cryptomgr.notests random.trust_cpu=on systemd.show_status=0 intel_iommu=on iommu=pt")
 # With two processors one VM start in 25 died of the emulated SVM (QEMU 10.0); with one, none did.
 CPUS = 1
+# What the host's kernel says when the emulated SVM has mixed up its registers with a guest's.
+FAULTS = re.compile(r"scheduling while atomic|BUG:|Oops|general protection|WARNING: CPU|soft lockup|"
+                    r"rcu.*stall|unexpected vmexit|kvm.*(KVM_BUG|unhandled)")
+NVME_MIB = 64
+# For a failing case, run in the host.
+STATE = """
+for s in $(lcow ps --json 2>/dev/null | python3 -c 'import json, sys
+for s in json.load(sys.stdin): print(s["sandbox"])'); do
+    echo "sandbox $s, its console:"; timeout 20 lcow console $s </dev/null 2>&1 | tail -n 40
+    echo "sandbox $s, its log:"; timeout 20 lcow logs -n 40 $s 2>&1
+done
+echo "containerd:"; journalctl -q -u containerd -n 40 --no-pager -o cat
+echo "kernel:"; dmesg | tail -n 15
+"""
 
 
 class Failure(Exception):
@@ -35,6 +50,7 @@ class Host:
         self.variant, self.share, self.logs = root.VARIANTS[name], share, logs
         self.console = os.path.join(logs, "console.log")
         self.qemu = self.port = None
+        self.lost = False  # it ended, or an answer is outstanding
 
     def __enter__(self):
         files = root.make(self.variant)
@@ -44,6 +60,9 @@ class Host:
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(path)
         listener.listen(1)
+        self.nvme = os.path.join(self.work, "nvme.img")
+        with open(self.nvme, "wb") as f:
+            f.truncate(NVME_MIB << 20)
         with open(os.path.join(self.logs, "qemu.log"), "wb") as log:
             self.qemu = subprocess.Popen(self.command(files, path), stdin=subprocess.DEVNULL, stdout=log,
                                          stderr=log, preexec_fn=die_with_parent,
@@ -76,7 +95,15 @@ class Host:
                 "-accel", "tcg,thread=multi,tb-size=1024", "-cpu", "max", "-smp", str(CPUS),
                 "-m", str(MEMORY_MIB), "-kernel", os.path.join(files, "vmlinuz"),
                 "-initrd", os.path.join(files, "initrd.cpio"),
-                "-append", KERNEL_OPTIONS,
+                "-append", f"{KERNEL_OPTIONS} {self.variant.options}",
+                # Before all other devices: those behind it are at 00:10.0, 00:11.0 and 00:12.0.
+                # (QEMU's amd-iommu loses interrupts.)
+                "-device", "intel-iommu,intremap=on,caching-mode=on",
+                "-drive", f"file={self.nvme},if=none,id=nv,format=raw,cache=unsafe",
+                "-device", "nvme,drive=nv,serial=lcow,addr=0x10", "-device", "edu,addr=0x11",
+                "-netdev", "user,id=n,restrict=on", "-device", "e1000e,netdev=n,addr=0x12,romfile=",
+                # Two functions in one IOMMU group.
+                "-device", "edu,addr=0x13.0,multifunction=on", "-device", "e1000e,addr=0x13.1,romfile=",
                 "-serial", f"file:{self.console}",
                 "-drive", f"file={os.path.join(files, 'disk.img')},if=none,id=d,{drive}",
                 "-device", "virtio-blk-pci,drive=d", "-device", "virtio-rng-pci",
@@ -87,12 +114,15 @@ class Host:
 
     # ------------------------------------------------------------ commands
 
-    def run(self, script, code=0, seconds=RUN_SECONDS):
-        """What a shell script printed, both streams; code None: whatever its exit code is."""
-        deadline, parts = time.monotonic() + seconds, []
-        self.port.sendall(b"%d\n" % len(script.encode()) + script.encode())
+    def run(self, script, code=0, seconds=RUN_SECONDS, show=None):
+        """What a shell script printed, both streams; code None: whatever its exit code is. show is
+        called with each part of it as it comes."""
+        deadline, parts, data = time.monotonic() + seconds + 60, [], f"{seconds}\n{script}".encode()
+        self.port.sendall(b"%d\n" % len(data) + data)
         while part := self.message(deadline):
             parts.append(part)
+            if show:
+                show(part)
         got = int(self.message(deadline))
         text = b"".join(parts).decode(errors="replace")
         if code is not None and got != code:
@@ -110,6 +140,8 @@ class Host:
         while len(data) < count:
             ready = select.select([self.port], [], [], max(0, deadline - time.monotonic()))[0]
             part = self.port.recv(count - len(data)) if ready else None
+            if not part:
+                self.lost = True
             if part is None:
                 raise Failure("the host did not answer in time")
             if not part:
@@ -118,6 +150,27 @@ class Host:
         return data
 
     # ------------------------------------------------------------ what it said
+
+    def mark(self):
+        """Where its console ends now, for faults()."""
+        return os.path.getsize(self.console)
+
+    def faults(self, mark):
+        """Lines of the console since then that tell of a fault of the host's kernel."""
+        with open(self.console, "rb") as f:
+            f.seek(mark)
+            lines = f.read().decode(errors="replace").splitlines()
+        return "\n".join(line for line in lines if FAULTS.search(line))
+
+    def alive(self):
+        return self.qemu.poll() is None and not self.lost
+
+    def state(self):
+        """What lcow's VMs and containerd have to say, for a failing case."""
+        try:
+            return self.run(STATE, code=None, seconds=120) if self.alive() else "(the host has ended)"
+        except Failure as e:
+            return str(e)
 
     def tail(self, lines=60):
         """The end of the host's console, for a failing case."""

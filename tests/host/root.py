@@ -5,14 +5,16 @@ modules, QEMU and containerd. Made once and kept in the cache; never written to 
 """
 import dataclasses
 import fcntl
+import glob
 import os
 import shutil
 import subprocess
 import sys
+import time
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 TOP = os.path.dirname(os.path.dirname(HERE))
-sys.path.insert(0, os.path.join(TOP, "image"))
+sys.path.append(os.path.join(TOP, "image"))  # behind ours: it has tests too
 
 import cpio  # noqa: E402
 import inputs  # noqa: E402
@@ -20,12 +22,15 @@ import modules  # noqa: E402
 
 CACHE = os.environ.get("LCOW_CACHE", os.path.join(TOP, "build/cache"))
 DISK_MIB = 8192  # sparse
+UNUSED_SECONDS = 86400
 # What an initrd needs to find the disk.
 BOOT_MODULES = ("virtio_pci", "virtio_blk", "ext4", "crc32c_generic")
 # e2fsprogs, libjansson4, libprotobuf-c1 and QEMU are what the packages of lcow depend on.
-PACKAGES = ("systemd-sysv", "udev", "dbus", "kmod", "iproute2", "procps", "python3-minimal",
+# containerd comes by itself. The last two lines are what tests of containerd and pods run.
+PACKAGES = ("systemd-sysv", "udev", "dbus", "kmod", "iproute2", "procps", "python3",
             "python3-protobuf", "ca-certificates", "qemu-system-x86", "libjansson4", "libprotobuf-c1",
-            "e2fsprogs", "erofs-utils")
+            "e2fsprogs", "erofs-utils", "python3-hpack", "containernetworking-plugins", "iptables",
+            "xfsprogs", "nftables", "strace")
 AGENT_UNIT = """[Unit]
 Description=commands of the test
 StartLimitIntervalSec=0
@@ -63,33 +68,34 @@ chroot "$1" systemctl mask apt-daily.timer apt-daily-upgrade.timer e2scrub_all.t
 class Variant:
     name: str
     release: str = "bookworm"
+    options: str = ""  # of its kernel
 
 
 VARIANTS = {v.name: v for v in (
     Variant("kvm"),
+    Variant("v1", options="systemd.unified_cgroup_hierarchy=0 systemd.legacy_systemd_cgroup_controller=1"),
+    Variant("trixie", release="trixie"),
 )}
 
 
 def make(variant):
-    """The directory with the files, made if they are missing or their recipe has changed."""
+    """The directory with the files, made if they are missing or their recipe has changed. Several trees
+    may share the cache, so each recipe has its own; those that nobody has used for a day are removed."""
     folder = os.path.join(CACHE, f"host-{variant.release}")
     os.makedirs(folder, exist_ok=True)
     with open(os.path.join(folder, "made.lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         run([os.path.join(TOP, "scripts/lib/debian-root"), "--into", os.path.basename(folder),
              "--release", variant.release, *PACKAGES])
-        kernel = inputs.gather(False)["kernel"]
-        key = recipe(folder, kernel)
-        try:
-            with open(os.path.join(folder, "made")) as f:
-                if f.read() == key:
-                    return folder
-        except FileNotFoundError:
-            pass
-        build(folder, kernel)
-        with open(os.path.join(folder, "made"), "w") as f:
-            f.write(key)
-    return folder
+        kernel = inputs.kernel_of(variant.release)[1]
+        made = os.path.join(folder, "made-" + recipe(folder, kernel)[:12])
+        if not os.path.exists(made):
+            build(folder, kernel, made)
+        os.utime(made)
+        for other in glob.glob(os.path.join(folder, "made-*")):
+            if os.path.getmtime(other) < time.time() - UNUSED_SECONDS:
+                shutil.rmtree(other)
+    return made
 
 
 def recipe(folder, kernel):
@@ -100,16 +106,20 @@ def recipe(folder, kernel):
     return inputs.sha256_of(*texts)
 
 
-def build(folder, kernel):
-    work = os.path.join(folder, "work")
-    shutil.rmtree(work, ignore_errors=True)
+def build(folder, kernel, made):
+    work, new = os.path.join(folder, "work"), os.path.join(folder, "new")
+    for path in (work, new):
+        shutil.rmtree(path, ignore_errors=True)
+    os.mkdir(new)
     tree, root = os.path.join(work, "kernel"), os.path.join(work, "root")
     os.makedirs(root)
     inputs.unpack(kernel, tree)
+    if not os.path.exists(os.path.join(tree, "lib")):
+        os.symlink("usr/lib", os.path.join(tree, "lib"))  # as on a system of today
     release, = os.listdir(os.path.join(tree, "lib/modules"))
-    shutil.copy(os.path.join(tree, "boot", "vmlinuz-" + release), os.path.join(folder, "vmlinuz"))
+    shutil.copy(os.path.join(tree, "boot", "vmlinuz-" + release), os.path.join(new, "vmlinuz"))
     write_initrd(modules.Tree(tree, release), os.path.join(work, "modules"),
-                 os.path.join(folder, "initrd.cpio"))
+                 os.path.join(new, "initrd.cpio"))
     run(["tar", "-xf", os.path.join(folder, "base.tar"), "--numeric-owner", "-C", root])
     shutil.copytree(os.path.join(folder, "debs"), os.path.join(root, "srv/debs"))
     # /lib is a link to usr/lib there.
@@ -120,10 +130,14 @@ def build(folder, kernel):
     put(root, "etc/hostname", "host\n")
     put(root, "etc/hosts", "127.0.0.1 localhost host\n")
     put(root, "etc/fstab", "")
-    run(["unshare", "--mount", "--propagation", "private", "sh", "-c", INSTALL, "sh", root])
-    disk = os.path.join(folder, "disk.img")
-    run(["mke2fs", "-q", "-F", "-t", "ext4", "-O", "^has_journal", "-d", root, disk, f"{DISK_MIB}M"])
+    log = os.path.join(folder, "install.log")
+    print(f"# installing the emulated host's packages; log: {log}", flush=True)
+    with open(log, "wb") as out:
+        run(["unshare", "--mount", "--propagation", "private", "sh", "-c", INSTALL, "sh", root], out)
+    run(["mke2fs", "-q", "-F", "-t", "ext4", "-O", "^has_journal", "-d", root,
+         os.path.join(new, "disk.img"), f"{DISK_MIB}M"])
     shutil.rmtree(work)
+    os.rename(new, made)
 
 
 def put(root, path, text):
@@ -138,7 +152,7 @@ def write_initrd(tree, folder, path):
     os.makedirs(folder)
     for name in ("bin", "proc", "sys", "dev", "root", "modules"):
         archive.directory(name)
-    busybox = inputs.gather(False)["busybox"]
+    busybox = inputs.fetch("busybox-static")
     inputs.unpack(busybox, folder)
     with open(os.path.join(folder, "bin/busybox"), "rb") as f:
         archive.file("bin/busybox", f.read(), 0o755)
@@ -154,5 +168,5 @@ def write_initrd(tree, folder, path):
         archive.write(out)
 
 
-def run(command):
-    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=sys.stderr)
+def run(command, out=sys.stderr):
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=out, stderr=out)

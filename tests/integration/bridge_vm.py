@@ -19,10 +19,12 @@ import sys
 import threading
 import time
 
-from harness import IMAGE, TOP, Failure
+from harness import IMAGE, PATIENCE, TOP, Failure, has_kvm
 
 NULL_ID = "00000000-0000-0000-0000-000000000000"
-SECONDS = 60
+SECONDS = 60 * PATIENCE
+ACCEL = ("-accel", "kvm", "-cpu", "host") if has_kvm() else (
+    "-accel", "tcg,tb-size=64", "-cpu", "max,-la57,-erms,-fsrm")
 
 TYPES = {"Create": 0x10100101, "Start": 0x10100201, "ShutdownGraceful": 0x10100301,
          "ShutdownForced": 0x10100401, "ExecuteProcess": 0x10100501, "WaitForProcess": 0x10100601,
@@ -161,8 +163,7 @@ class BridgeVM:
             f.write((b"LCWB" + struct.pack("<IQ", 1, time.time_ns()) + self.token +
                      os.urandom(64)).ljust(128, b"\0"))
         argv = ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot", "-display",
-                "none", "-machine", "q35,sata=off,smbus=off,vmport=off,usb=off", "-accel",
-                "tcg,tb-size=64", "-cpu", "max,-la57,-erms,-fsrm", "-m", self.memory, "-kernel",
+                "none", "-machine", "q35,sata=off,smbus=off,vmport=off,usb=off", *ACCEL, "-m", self.memory, "-kernel",
                 f"{IMAGE}/vmlinux", "-initrd", f"{IMAGE}/initrd.cpio", "-append", KERNEL_WORDS,
                 "-fw_cfg", f"name=opt/lcow/boot,file={boot}", "-serial", f"file:{self.console}",
                 "-netdev", f"tap,id=link,fd={self.tap}", "-device",
@@ -212,7 +213,7 @@ class BridgeVM:
             try:
                 return self.qmp(("blockdev-del", {"node-name": f"h{disk.lun}"}))
             except Failure:
-                return None  # until the device has let go of it
+                return None  # until the device has released it
         self.qmp(("device_del", {"id": f"h{disk.lun}"}))
         self.t.until(gone, "the disk is detached", 10)
 

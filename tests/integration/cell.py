@@ -2,7 +2,7 @@
 /dev/shm, and every orphan of its tests as its own child.
 
 What a test leaves behind is therefore this worker's and nobody else's: mounts, interfaces, sockets
-and files can be compared before and after, whatever else goes on on the machine.
+and files can be compared before and after, whatever else runs on the machine.
 
 A mount namespace begins as a copy of all mounts, those of other programs included, and the kernel
 detaches a copy when its owner removes the mount point. So the copies that a test does not need are

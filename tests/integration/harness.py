@@ -38,16 +38,42 @@ SECTIONS = {"allow_emulation": "vm", "memory_mib": "vm", "cpus": "vm", "boot_tim
             "qemu": "vm", "image_dir": "vm", "template": "vm",
             "nested_virtualization": "vm"}
 
-# What the line of progress on a terminal says while a stage is the last one reached: the way to
-# see from outside how far a boot has come.
-STAGES = {"spawned": "QEMU runs", "kernel": "the guest's kernel starts",
-          "init": "the agent starts", "agent": "the agent is connected", "negotiated": "ready"}
+# The progress line on a terminal after each stage: it shows from outside how far a boot has come.
+STAGES = {"spawned": "QEMU is running", "kernel": "the guest's kernel is starting",
+          "init": "the agent is starting", "agent": "the agent is connected", "negotiated": "ready"}
 
-# A template has a disk of that size in it: VMs with another one are no clones of it.
+# A template has a disk of that size in it: VMs with another size cannot be clones of it.
 SCRATCH_MIB = 512
 
-# May stay in run_root for ever: the file of user ids in use, and how acceleration was found.
+# May stay in run_root: the file of user ids in use, and how acceleration was found.
 PERSISTENT = ("uids", "accel", "starts", "tsc")
+
+
+def _flags():
+    with open("/proc/cpuinfo") as f:
+        text = f.read()
+    flags = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
+    return set(flags.group(1).split()) if flags else set(), "QEMU TCG" in text
+
+
+def has_kvm():
+    return bool({"vmx", "svm"} & _flags()[0]) and os.path.exists("/dev/kvm")
+
+
+# In a host that is emulated itself (tests/host) everything is slow: ceilings are so much higher.
+PATIENCE = 4 if has_kvm() and _flags()[1] else 1
+
+# The verdict on KVM of the template's builder, which each test begins with: without one its first
+# VM would not be a clone.
+ACCEL = None
+
+
+def without_kvm(t):
+    """The CPU shows no virtualization, whatever it has."""
+    with open("/proc/cpuinfo") as f:
+        path = t.write("cpuinfo", re.sub(r"\b(vmx|svm)\b", "", f.read()))
+    cell.mount(path, "/proc/cpuinfo", None, cell.MS_BIND)
+    t.at_end(cell.umount, "/proc/cpuinfo")
 
 
 def jobs():
@@ -177,6 +203,7 @@ class Process:
         self.popen.send_signal(signo)
 
     def wait(self, seconds=BOOT_SECONDS):
+        seconds *= PATIENCE
         if not self._ends_within(seconds):
             raise Failure(f"{' '.join(self.popen.args)}: no end within {seconds} s\n"
                           f"stderr: {FRAME.sub('', self.err)[-4000:]}")
@@ -257,7 +284,8 @@ class Test:
         self.env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "TERM": "dumb",
                     "HOME": os.path.join(self.dir, "home"), "TMPDIR": os.path.join(self.dir, "tmp"),
                     "LCOW_CONFIG": self.config_path}
-        self._keys = {"run_root": self.run_root, "image_dir": IMAGE, "boot_timeout_s": BOOT_SECONDS,
+        self._keys = {"run_root": self.run_root, "image_dir": IMAGE,
+                      "boot_timeout_s": min(BOOT_SECONDS * PATIENCE, 120),
                       "vm_uid_base": self.uid_base, "vm_uid_count": UIDS_PER_TEST,
                       "template": "off", "template_dir": os.path.join(self.dir, "templates")}
         if getattr(case, "clone", False) and TEMPLATE != "off":
@@ -268,6 +296,9 @@ class Test:
     def make_dirs(self):
         for path in (self.dir, self.work, self.env["HOME"], self.env["TMPDIR"], self.run_root):
             os.mkdir(path)
+        if ACCEL:
+            with open(os.path.join(self.run_root, "accel"), "w") as f:
+                f.write(ACCEL)
         self.config()
 
     def config(self, **keys):
@@ -354,6 +385,7 @@ class Test:
 
     def until(self, look, what, seconds=BOOT_SECONDS, process=None):
         """Waits until look() is true and returns it; never longer than `seconds`."""
+        seconds *= PATIENCE
         deadline = time.monotonic() + seconds
         while True:
             found = look()
@@ -478,7 +510,7 @@ def _on_alarm(signo, frame):
 def _run_body(t, case):
     """None, or why it failed."""
     signal.signal(signal.SIGALRM, _on_alarm)
-    signal.setitimer(signal.ITIMER_REAL, case.deadline)
+    signal.setitimer(signal.ITIMER_REAL, case.deadline * PATIENCE)
     try:
         t.make_dirs()
         case.body(t)
@@ -486,7 +518,7 @@ def _run_body(t, case):
     except Failure as e:
         return str(e)
     except Deadline:
-        return f"the test did not end within {case.deadline} s\n" + "\n".join(
+        return f"the test did not end within {case.deadline * PATIENCE} s\n" + "\n".join(
             f"stderr: {p.err[-3000:]}" for p in t.processes[-2:])
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -514,7 +546,7 @@ def run_case(case):
         t.undo()
     except Exception:
         why = (why or "") + traceback.format_exc()
-    left = leaks.left(before, t.scope, t.allowed)
+    left = leaks.left(before, t.scope, t.allowed, leaks.SETTLE_SECONDS * PATIENCE)
     t.wipe()
     detail = "\n".join(filter(None, [why, *left, *t.notes]))
     return {"ok": why is None and not left, "skip": skip, "detail": detail,

@@ -6,7 +6,7 @@
 
 A snapshot is taken inside a worker's cell (cell.py), where mounts, interfaces, sockets and files
 are the worker's own. What the kernel keeps for the whole machine (cgroups, loop devices, uids) is
-told apart by the test's private directory, its tag and its range of user ids.
+filtered by the test's private directory, its tag and its range of user ids.
 """
 
 import os
@@ -73,7 +73,7 @@ def _describe(pid):
 
 
 def processes(scope):
-    """Descendants of this worker, orphans included; and whoever names the private directory or
+    """Descendants of this worker, orphans included; and processes that name the private directory or
     runs under one of the test's user ids."""
     table, needle, found = parents(), scope.directory.encode(), {}
     ours = set(descendants(os.getpid(), table))
@@ -188,7 +188,7 @@ def own_fds(scope):
             target, st = os.readlink(f"/proc/self/fd/{name}"), os.fstat(int(name))
         except OSError:
             continue  # the directory we have just listed
-        # Not by its path: whoever reads our output may rename or remove that file.
+        # Not by its path: the reader of our output may rename or remove that file.
         found[f"{name} {st.st_dev}:{st.st_ino}"] = f"fd {name} -> {target}"
     return found
 

@@ -13,6 +13,7 @@ import harness
 
 CONFIG = """[vm]
 allow_emulation = true
+boot_timeout_s = 120
 image_dir = {image}
 template = auto
 [host]
@@ -36,6 +37,10 @@ def build():
                                   run_root=os.path.join(private, "run")))
         r = subprocess.run([harness.LCOW, "template", "build"], capture_output=True, text=True,
                            env={**os.environ, "LCOW_CONFIG": path}, timeout=600)
+        accel = os.path.join(private, "run/accel")
+        if r.returncode == 0 and os.path.exists(accel):
+            with open(accel) as f:
+                harness.ACCEL = f.read()
     if r.returncode != 0:
         print(f"# no template, each VM boots on its own: {' '.join(r.stderr.split())}", flush=True)
         return "off"

@@ -1,6 +1,6 @@
 """Clocks: a template whose guests' clock is wrong is not published, and one that is in the store all
-the same is found by its first clone. What the guest is told of the TSC's frequency is kept in
-run_root/tsc, so a test says there what it should be told."""
+the same is found by its first clone. The TSC's frequency for guests is kept in
+run_root/tsc, so a test sets it there."""
 
 import json
 import os
@@ -21,7 +21,7 @@ def read(path):
 
 
 def told(t):
-    """The frequency that guests are told, in kHz."""
+    """The frequency that guests get, in kHz."""
     return int(read(os.path.join(t.run_root, "tsc")).split()[2])
 
 
@@ -44,7 +44,7 @@ def needs_tsc(t):
     return out
 
 
-@test("guests are told the TSC's frequency, which is measured once and not read from a log")
+@test("guests get the TSC's frequency, which is measured once and not read from a log")
 def frequency(t):
     cmdline = needs_tsc(t)
     khz = told(t)
@@ -69,7 +69,7 @@ def refused(t, khz, why):
     t.check(len(names) == 1 and names[0].startswith("failed-"), f"{names} in the store")
     r = t.lcow("template", "ls")
     t.equal(r.code, 1, r)
-    t.match("bad: its last build failed", flat(r.out))
+    t.match("bad: the last build failed", flat(r.out))
     t.match(why, flat(r.out))
     failed = json.loads(t.lcow("template", "ls", "--json").out)
     t.equal([f["good"] for f in failed], [False])

@@ -35,9 +35,9 @@ def check(t):
                  "image_dir = /nowhere\n[host]\nrun_root = /etc/hostname/x\n")
     r = t.lcow("config", "check", conf)
     t.equal(r.code, 1, r)
-    for pattern in (rf"{conf}:2: cpus = 0: must be from 1 to 64",
+    for pattern in (rf"{conf}:2: cpus = 0: must be 1–64",
                     rf"{conf}:3: unknown key memry_mib; did you mean memory_mib\?",
-                    rf"{conf}:4: neither", "/nope is not a program", "image in /nowhere",
+                    rf"{conf}:4: invalid line", "/nope is not a program", "image in /nowhere",
                     "run_root = /etc/hostname/x: .*[Nn]ot a directory", "6 errors"):
         t.match(pattern, flat(r.out), r)
     r = t.lcow("config", "check", "--syntax", "--json", conf)
@@ -78,7 +78,7 @@ def stanza(t):
     t.match("--version X.Y", flat(r.err), r)
     r = t.lcow("config", "containerd", "--version", "1.4")
     t.equal(r.code, 1, r)
-    t.match("1.6 is the oldest", flat(r.err), r)
+    t.match("must be 1.6 or later", flat(r.err), r)
     r = t.lcow("config", "containerd", "--version", "new")
     t.equal(r.code, 2, r)
 

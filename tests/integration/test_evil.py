@@ -49,7 +49,7 @@ hostile("never-dials", "the agent never dials: the deadline ends it", at("init")
         "deadline exceeded", "try: ", waits=True)
 hostile("wrong-token", "an agent with a wrong token is never heard", at("init"),
         "deadline exceeded", waits=True)
-hostile("wrong-port", "an agent that dials ports nobody opened is never heard", at("init"),
+hostile("wrong-port", "an agent that dials ports that are not open gets no connection", at("init"),
         "deadline exceeded", waits=True)
 hostile("no-preface", "500 connections without a preface change nothing", at("init"),
         "deadline exceeded", waits=True)
@@ -57,26 +57,26 @@ hostile("wrong-version", "an agent that refuses our protocol version: told with 
         at("agent"), "does not speak protocol version 4", "make")
 hostile("other-version", "an agent of another protocol version: told with the remedy",
         at("agent"), "version 7", "make")
-hostile("frame-zero", "a frame of length 0 ends the bridge", at("agent"), "bad frame.*size 0 ")
+hostile("frame-zero", "a frame of length 0 ends the bridge", at("agent"), "bad frame.*size 0: ")
 hostile("frame-huge", "a frame of length 2^32-1 ends the bridge", at("agent"),
-        "bad frame.*size 4294967295 ")
+        "bad frame.*size 4294967295: ")
 hostile("frame-truncated", "a truncated frame ends the bridge", at("agent"),
         "ended after 9 of 184 bytes")
 hostile("frame-stops", "a frame that stops half way: the deadline ends it", at("agent"),
         "deadline exceeded", waits=True)
-hostile("frame-garbage", "a frame that is no JSON ends the bridge", at("agent"),
+hostile("frame-garbage", "a frame that is not JSON ends the bridge", at("agent"),
         "NegotiateProtocol is unreadable.*JSON")
 hostile("bridge-silent", "a bridge that never answers: the deadline ends it", at("agent"),
         "deadline exceeded", waits=True)
 hostile("bridge-closes", "a bridge that closes at once is an error", at("agent"),
         "the guest is gone")
-hostile("dies-before-dial", "the agent killed before it dials: its end is told", at("init"),
+hostile("dies-before-dial", "the agent killed before it dials: its end is reported", at("init"),
         "powered off", "agent died: killed by signal 9")
-hostile("dies-after-dial", "the agent killed after it dialled: its end is told", at("agent"),
+hostile("dies-after-dial", "the agent killed after it dialled: its end is reported", at("agent"),
         "powered off", "agent died: killed by signal 9")
-hostile("exec-garbage", "an answer to ExecuteProcess that is no object is an error",
+hostile("exec-garbage", "an answer to ExecuteProcess that is not an object is an error",
         "ExecuteProcess is unreadable")
-hostile("exec-unasked", "an answer nobody asked for ends the bridge", "a call that nobody made")
+hostile("exec-unasked", "an unrequested answer ends the bridge", "a call that was not made")
 hostile("exec-closes", "a bridge that closes on ExecuteProcess is an error", "the guest is gone")
 
 

@@ -89,7 +89,7 @@ def share_container(t):
 
 
 def running(vm, name="box", *args, **spec):
-    """A container that does nothing until it is told to."""
+    """A container that only waits."""
     c = Place(name)
     create(vm, c, *(args or ("sleep", "1000")), **spec)
     c.pid, c.io = start(vm, c)
@@ -121,7 +121,7 @@ def no_copy(t):
         c.pid, c.io = start(vm, c)
         for _ in range(10):
             t.equal(vm.run(c.name, "true"), (0, b"", b""))
-            t.equal(vm.shell(MEMFDS % "fd"), SEALED, "held by the agent, and by nobody else")
+            t.equal(vm.shell(MEMFDS % "fd"), SEALED, "held by the agent, and by no other process")
         end(vm, c)
 
 
@@ -174,7 +174,7 @@ def execs(t):
         t.until(lambda: "Z" not in vm.shell("ps -o stat"), "no zombie is left", 10)
 
 
-@test("guest: a grandchild that holds the pipe delays an exec, but not for ever")
+@test("guest: a grandchild that holds the pipe delays an exec only for a bounded time")
 def grandchild(t):
     with share_and_scratch(t) as vm:
         mount_all(vm)
@@ -191,7 +191,7 @@ def grandchild(t):
         pid, io = vm.exec(c.name, "sh", "-c", "head -c 3000000 /dev/zero")
         wait = vm.send_wait(c.name, pid)
         time.sleep(13)
-        t.check(not vm.has_answer(wait), "the exit was told before the output was read")
+        t.check(not vm.has_answer(wait), "the exit was reported before the output was read")
         t.equal(len(io.read_all("out")), 3000000)
         io.read_all("err")
         t.equal(vm.answer(wait)["ExitCode"], 0)
@@ -248,7 +248,7 @@ def resources(t):
         t.equal(vm.modify_refused("ContainerConstraints", "Update", c.name,
                                   Linux={"memory": {"limit": "much"}}).code, 0x80070057)
 
-        # Pause: the counter stands still; resume: it goes on. Both may be repeated.
+        # Pause: the counter stops; resume: it continues. Both may be repeated.
         pid, io = vm.exec(c.name, "sh", "-c", "while :; do echo x; sleep 0.05; done", names=("out",))
         io.read_until(b"x")
         for _ in range(2):
@@ -495,8 +495,8 @@ def bad(t):
             refuse(0x80070057, f"{part} is missing", **{part: None})
         for name in ("a/b", "..", "", "x" * 200, "a b"):
             refuse(0x80070057, "container ID", name=name)
-        refuse(0x80070057, "not below /run", bundle="/etc")
-        refuse(0x80070057, "clean path", bundle="/run/../etc")
+        refuse(0x80070057, "must be below /run", bundle="/etc")
+        refuse(0x80070057, "component", bundle="/run/../etc")
         refuse(0x80070057, "root.path", root={"path": "/"})
         refuse(0x80070057, "container-type", annotations={CRI + "container-type": "strange",
                                                           CRI + "sandbox-id": "x"})

@@ -103,14 +103,14 @@ def wrong_value(t):
     wrong_config(t, "[host]\nlog_level = loud\n", r"lcow\.conf:2", "debug")
 
 
-@test("a configuration that is no text is refused with its place")
+@test("a configuration that is not text is refused with its position")
 def garbage_config(t):
     wrong_config(t, b"\x00\x01\x02\xff" * 100, r"lcow\.conf:1")
     wrong_config(t, "what is this\n", r"lcow\.conf:1")
     wrong_config(t, "[vm]\n" + "x" * 5000 + "\n", r"lcow\.conf:2")
 
 
-@test("a configuration that was named must exist; a directory is none")
+@test("a named configuration must exist and must not be a directory")
 def missing_config(t):
     r = t.lcow("boot", "--config", "/no/such/file", "--", "true", seconds=5)
     t.equal(r.code, 2, r)
@@ -172,7 +172,7 @@ def broken_kernel(t):
                           ("cut", kernel[:len(kernel) // 2]), ("header", kernel[:64])):
         images.make(t, name, kernel=content)
         t.config(boot_timeout_s=5)
-        t.boot_fails("stage|no VM was started", "try: |make image", seconds=15)
+        t.boot_fails("stage|could not start a VM", "try: |make image", seconds=15)
 
 
 @test("a kernel with flipped bits that the manifest does not know: the damage is named")
@@ -198,8 +198,8 @@ def cut_initrd(t):
     initrd = images.read(images.INITRD)
     for part in (3, 2):
         images.make(t, f"cut-{part}", initrd=initrd[:len(initrd) // part])
-        r = t.boot_fails("stage|no VM was started", "try: |make image")
-        if "no VM was started" not in flat(r.err):
+        r = t.boot_fails("stage|could not start a VM", "try: |make image")
+        if "could not start a VM" not in flat(r.err):
             t.match("console", r.err, r)
 
 

@@ -53,7 +53,7 @@ def places(t):
     t.equal(files(dest), wanted)
     t.equal(install(t)[1].returncode, 0)
     t.equal(files(dest), wanted, "the second time")
-    t.equal(install(t, "relative")[1].returncode, 2, "a PREFIX that is no absolute path")
+    t.equal(install(t, "relative")[1].returncode, 2, "a PREFIX that is not an absolute path")
 
 
 @test("make install: the default configuration, manual pages and VM user are those of the code")

@@ -86,7 +86,7 @@ def stopped_at(t, stage, limit):
     t.match("deadline|time|within", text, r)
 
 
-@for_each_stage("lcow told to end by SIGTERM at stage {}: it does, at once")
+@for_each_stage("SIGTERM ends lcow at once at stage {}")
 def told_to_end(t, stage):
     p, _ = begun(t, stage)
     p.signal(signal.SIGTERM)
@@ -226,7 +226,7 @@ def gc_race(t):
     t.equal((r.code, r.out), (0, "hi\n"), r)
 
 
-@test("gc takes back the dead beside the living")
+@test("gc cleans up dead sandboxes beside running ones")
 def dead_beside_living(t):
     alive, vmm = begun(t, "negotiated")
     dead, _ = begun(t, "kernel")

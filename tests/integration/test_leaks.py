@@ -57,7 +57,7 @@ def user(t):
     planted(t, "process", end, p)
 
 
-@plants("the audit sees a zombie that nobody can bury")
+@plants("the audit sees a zombie that is never reaped")
 def zombie(t):
     p = subprocess.Popen(["sh", "-c", "true & exec sleep 100"])
     t.until(lambda: any(s == "Z" for pid, (parent, s, _) in leaks.parents().items()

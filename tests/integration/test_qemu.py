@@ -26,12 +26,12 @@ def missing(t):
 
 @test("a QEMU that cannot be executed is refused by name")
 def not_executable(t):
-    t.config(qemu=t.write("qemu-text", "this is no program\n", 0o644))
+    t.config(qemu=t.write("qemu-text", "not a program\n", 0o644))
     t.boot_fails("qemu-text", seconds=10)
     t.config(qemu=t.write("qemu-garbage", os.urandom(4096), 0o755))
     t.boot_fails("qemu-garbage|qemu", seconds=10)
     t.config(qemu=t.work)
-    t.boot_fails("no plain file|directory|permission", seconds=10)
+    t.boot_fails("not a regular file|directory|permission", seconds=10)
 
 
 @test("a QEMU that is too old is refused with its version and the one that is needed")
@@ -40,14 +40,14 @@ def old(t):
     t.boot_fails(r"5\.2", "needed|least|newer|old", seconds=LIMIT + 5)
 
 
-@test("a QEMU that exits at once: its own words are told")
+@test("a QEMU that exits at once: its own message is reported")
 def fails(t):
     fake(t, "fails")
     r = t.boot_fails("the moon is in the wrong phase", seconds=LIMIT + 5)
     t.check(r.seconds < 3, "it took too long", r)
 
 
-@test("a QEMU that crashes at once: the signal is told")
+@test("a QEMU that crashes at once: the signal is reported")
 def crashes(t):
     fake(t, "crashes")
     r = t.boot_fails(r"signal 4|SIGILL", seconds=LIMIT + 5)
@@ -67,7 +67,7 @@ qmp_fails("QMP sends a message without end: refused at a bound", "huge", "QMP|mo
 qmp_fails("QMP sends brackets without end: refused at a bound", "deep", "QMP|monitor")
 qmp_fails("QMP is silent: the deadline ends it", "silent", "QMP|monitor|deadline|time")
 qmp_fails("QMP greets and then is silent: the deadline ends it", "greets", "QMP|deadline|time")
-qmp_fails("QMP refuses everything: its words are told", "refuses", "not today")
+qmp_fails("QMP refuses everything: its message is reported", "refuses", "not today")
 qmp_fails("QMP floods events: the boot still ends", "floods", "error")
 
 

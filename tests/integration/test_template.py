@@ -52,7 +52,7 @@ def own_templates(t):
     use_templates(t)
     shutil.copytree(SHARED, directory, copy_function=shutil.copy2)
     os.chmod(directory, 0o700)
-    # Another inode is another template: the copy is told so, as a builder would.
+    # Another inode is another template: the copy records its own, as a builder would.
     for key in os.listdir(directory):
         rewrite_header(os.path.join(directory, key))
     t.config(template_dir=directory)
@@ -167,7 +167,7 @@ def fresh(t):
 
 def kept(t, *opts):
     p = t.start_boot("true", opts=("--keep", *opts))
-    t.until(lambda: "kept VM" in p.err, "the VM is kept", process=p)
+    t.until(lambda: "keeps running" in p.err, "the VM is kept", process=p)
     return p, int(re.search(r"pid (\d+)", p.err)[1])
 
 
@@ -243,7 +243,7 @@ def falls_back(t):
     t.check(not result["clone"], "it cannot be a clone", r)
     t.match("restore template", result["cold_why"])
     t.equal(len(re.findall("the clone failed; starting cold", r.err)), 1, r)
-    t.equal(os.listdir(directory), [], "nobody shall try that one again")
+    t.equal(os.listdir(directory), [], "the damaged template is removed")
 
 
 @test("a damaged template is ignored and built again")
@@ -254,7 +254,7 @@ def damaged(t):
         f.write(b"\1")
     result, _ = result_of(t, "true")
     t.check(not result["clone"], "it was cloned from a changed template")
-    t.match("changed after it was made", result["cold_why"])
+    t.match("changed after the template was made", result["cold_why"])
     r = t.lcow("template", "ls")
     t.equal(r.code, 1, r)
     t.match("bad", r.out)
@@ -361,7 +361,7 @@ def crowd(t, clones, room, seconds):
             t.equal(r.out, "alive\n", r)
             continue
         refused += 1
-        # lcow itself may have been the one to go; whoever waits for it is told by the signal.
+        # lcow itself may have been killed; then its exit status shows the signal.
         t.check(r.code in (125, 137, -9), "neither run nor refused", r)
         if r.code == 125:
             t.match("OOM|memory|killed|SIGKILL|ended", flat(r.err), r)
@@ -403,7 +403,7 @@ def qemu_killed(t):
     t.note(", ".join(after))
 
 
-@test("templates that nobody uses are removed by prune")
+@test("unused templates are removed by prune")
 def pruned(t):
     directory, path = own_templates(t)
     r = t.lcow("template", "prune")

@@ -74,7 +74,7 @@ def killed(t):
     tty.expect("error")
 
 
-@test("the terminal is restored when lcow is told to end under a shell", clone=True)
+@test("the terminal is restored when SIGTERM ends lcow under a shell", clone=True)
 def terminated(t):
     tty = Terminal(t, "boot", "--allow-emulation")
     tty.expect(PROMPT)

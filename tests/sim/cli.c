@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #define DEFAULT_LAST 10000
-#define SEED_SECONDS 20 /* of real time: a schedule that does not end is told */
+#define SEED_SECONDS 20 /* of real time: a schedule that does not end is reported */
 #define SHOWN 3         /* failures shown of a class */
 #define CLASSES_MAX 32
 #define TWICE 24 /* schedules that are run again, to compare their traces */
@@ -250,8 +250,8 @@ int cli_main(int argc, char **argv, const struct cli_program *p)
     signal(SIGABRT, on_crash);
     signal(SIGSEGV, on_crash);
     signal(SIGALRM, on_crash);
-    /* Ledgers are small and many: memory if there is some, as in real life. Whoever expects us to
-     * crash says where, and cleans up. */
+    /* Ledgers are small and many: memory if there is some, as in real life. A caller that expects a
+     * crash sets SIM_DIR and cleans up. */
     snprintf(dir, sizeof(dir), "%.40s/lcow-sim.XXXXXX",
              getenv("SIM_DIR")          ? getenv("SIM_DIR")
              : access("/dev/shm", W_OK) ? "/tmp"

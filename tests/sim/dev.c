@@ -105,7 +105,8 @@ static struct mount *find(struct dev *d, const char *path)
     return NULL;
 }
 
-/* True if the call takes effect; *ret is what it answers. Whoever gives up does not know. */
+/* True if the call takes effect; *ret is what it answers. A caller whose deadline ends does not
+ * know. */
 static bool effect(struct ctx *ctx, struct dev *d, int *ret, struct err *err)
 {
     uint64_t ns = chance(d, 50) ? 0 : rng_below(&d->rng, 20 * NS_PER_MS);
@@ -164,7 +165,7 @@ static int unmount(struct ctx *ctx, struct dev *d, const char *path, struct err 
     struct mount *m;
     int ret;
 
-    /* It never lets go. */
+    /* It never releases the device. */
     if (has(d, DEV_HANG) && chance(d, 30) && fiber_sleep(ctx, 200 * NS_PER_S, err) < 0)
         return -1;
     if (effect(ctx, d, &ret, err) && (m = find(d, path)))

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Taking back goes on without its client for so long at most; less where guest and host do what
+/* Clean-up continues without its client for so long at most; less where guest and host do what
  * they are asked. */
 #define SLACK (CONTAINER_UNDO_LIMIT + 15 * NS_PER_S)
 #define SLACK_WILLING (5 * NS_PER_S)
@@ -163,8 +163,8 @@ static int kill_pod(struct step *t, struct container *c)
     return r;
 }
 
-/* The end of a container's process on the host is as Kill 9 with all. Nobody can be told of a
- * guest that refuses that. */
+/* The end of a container's process on the host is as Kill 9 with all. No event reports a guest that
+ * refuses that. */
 static int kill_anchor(struct step *t)
 {
     struct victim *victims[REG_CONTAINERS] = { 0 };

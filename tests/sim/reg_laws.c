@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One process, or a container's init: what was told of it in this life. */
+/* One process, or a container's init: what was reported of it in this life. */
 struct told {
     bool added, started, exited;
     uint32_t status;
@@ -34,9 +34,10 @@ void reg_laws_free(struct reg_law *l)
 static void ended(struct reg *s, const struct event *e, struct life *l, struct told *t, bool init)
 {
     if (t->exited)
-        world_broken(&s->w, "exit of %s/%s is told twice", e->container_id, e->exec_id);
+        world_broken(&s->w, "exit of %s/%s is reported twice", e->container_id, e->exec_id);
     if (!init && !t->started)
-        world_broken(&s->w, "exit of %s/%s is told before its start", e->container_id, e->exec_id);
+        world_broken(&s->w, "exit of %s/%s is reported before its start", e->container_id,
+                     e->exec_id);
     if (e->exited_wall_ns == 0)
         world_broken(&s->w, "exit of %s/%s has no time", e->container_id, e->exec_id);
     t->exited = true;
@@ -45,18 +46,18 @@ static void ended(struct reg *s, const struct event *e, struct life *l, struct t
     s->w.result->figures[REG_FIG_EXITS]++;
     for (int i = 0; init && i < REG_EXECS; i++) {
         if (l->execs[i].started && !l->execs[i].exited)
-            world_broken(&s->w, "exit of %s is told before that of its exec x%d", e->container_id,
-                         i);
+            world_broken(&s->w, "exit of %s is reported before that of its exec x%d",
+                         e->container_id, i);
     }
     if (!init && l->init.exited)
-        world_broken(&s->w, "exit of exec %s/%s is told behind its container's", e->container_id,
+        world_broken(&s->w, "exit of exec %s/%s is reported after its container's", e->container_id,
                      e->exec_id);
 }
 
 static void deleted(struct reg *s, const struct event *e, struct life *l)
 {
     if (l->init.started && !l->init.exited)
-        world_broken(&s->w, "%s is deleted, but its exit was not told", e->container_id);
+        world_broken(&s->w, "%s is deleted, but its exit was not reported", e->container_id);
     if (l->init.exited && l->init.status != e->exit_status)
         world_broken(&s->w, "%s exited with %u and was deleted with %u", e->container_id,
                      l->init.status, e->exit_status);
@@ -92,7 +93,7 @@ void reg_laws_told(struct reg *s, const struct event *e)
     case EVENT_START:
     case EVENT_EXEC_STARTED:
         if (t->started || t->exited || (!init && !t->added))
-            world_broken(&s->w, "start of %s/%s is told twice or out of order", e->container_id,
+            world_broken(&s->w, "start of %s/%s is reported twice or out of order", e->container_id,
                          e->exec_id);
         t->started = true;
         break;
@@ -144,8 +145,8 @@ bool reg_laws_pushed(void *arg, const struct event *e)
         return true;
     if (e->kind == EVENT_EXIT && l->runs[i] && !l->wanted[i] && e->exit_status != WORLD_CODE &&
         !vm_ends(s))
-        world_broken(&s->w, "%s exits with %u, and nobody has ended it or its pod", e->container_id,
-                     e->exit_status);
+        world_broken(&s->w, "%s exits with %u, but no client has ended it or its pod",
+                     e->container_id, e->exit_status);
     if (e->kind == EVENT_START || e->kind == EVENT_EXIT)
         l->runs[i] = e->kind == EVENT_START;
     if (e->kind == EVENT_DELETE)
@@ -156,13 +157,14 @@ bool reg_laws_pushed(void *arg, const struct event *e)
 void reg_laws_status(struct reg *s, const char *what, uint32_t status)
 {
     if (!world_status_ok(status))
-        world_broken(&s->w, "%s says status %u, which nobody ended with", what, status);
+        world_broken(&s->w, "%s has status %u, but no process exited with that", what, status);
 }
 
 void reg_laws_end(struct reg *s)
 {
     for (unsigned i = 0; i < REG_CONTAINERS; i++) {
         if (s->laws->lives[i].exists)
-            world_broken(&s->w, "container %c is gone, but its delete was not told", 'a' + (int)i);
+            world_broken(&s->w, "container %c is gone, but its delete was not reported",
+                         'a' + (int)i);
     }
 }

@@ -19,7 +19,7 @@ struct reg {
     struct fibers clients;
     unsigned n_clients;
     struct cancel cancels[REG_CLIENTS_MAX];
-    struct reg_law *laws; /* what was told, by container and exec */
+    struct reg_law *laws; /* what was reported, by container and exec */
 };
 
 /* reg_client.c */

@@ -84,7 +84,7 @@ void sim_look(struct sim *s)
     if (facts.violation[0])
         sim_broken(s, "the VMM was misused: %s", facts.violation);
     if (now == VM_GONE && !facts.released)
-        sim_broken(s, "Gone, but not all is taken back");
+        sim_broken(s, "Gone, but not everything is cleaned up");
     if (now == VM_RUNNING)
         s->result->figures[SIM_RAN] = 1;
     if (now >= VM_ENDED && facts.started && !facts.gone)
@@ -169,7 +169,8 @@ static void check_outcome(struct sim_call *c, const struct fake_facts *facts, in
         s->plan.vmm.release_failures == 0 && s->plan.vmm.kill_ns < VM_KILL_LIMIT)
         sim_broken(s, "client %u's terminate failed though it could not: %s", c->client, err->msg);
     if (r == 0 && c->action == ACT_TERMINATE && !facts->released)
-        sim_broken(s, "client %u's terminate succeeded before all was taken back", c->client);
+        sim_broken(s, "client %u's terminate succeeded before everything was cleaned up",
+                   c->client);
 }
 
 void sim_call_end(struct sim_call *c, int r, const struct err *err)
@@ -199,7 +200,7 @@ static void check_promptness(struct sim *s, const struct fake_facts *facts)
     /* A release may be disturbed once, by a terminate that comes in between. */
     if (v->release.how == FAKE_OK && v->release_failures == 0 &&
         after > VM_DRAIN_LIMIT + 2 * v->release.delay_ns + VM_RELEASE_PAUSE)
-        sim_broken(s, "the end of the VMM was told after %llu ms",
+        sim_broken(s, "the exit of the VMM was reported after %llu ms",
                    (unsigned long long)(after / NS_PER_MS));
     if (s->shutdown_by_ns && facts->gone_ns > s->shutdown_by_ns + v->kill_ns)
         sim_broken(s, "a shutdown took longer than its steps are allowed to");
@@ -221,7 +222,7 @@ static void exited(struct sim *s, const struct vm_exit *e)
     if (e->code != 0 && !e->why[0])
         sim_broken(s, "exit code %u without a reason", e->code);
     if (!s->ended_by_client && !facts.powered_off && facts.started && e->code == 0)
-        sim_broken(s, "exit code 0, but nobody asked for the end");
+        sim_broken(s, "exit code 0, but no client requested the end");
     check_promptness(s, &facts);
     sim_look(s);
 }
@@ -412,7 +413,7 @@ static void check_end(struct sim *s, size_t parked)
         AUTO(sbuf_release) struct sbuf text = { 0 };
 
         loop_dump(s->loop, &text);
-        sim_broken(s, "fibers nobody can wake: %s", text.data);
+        sim_broken(s, "fibers that nothing can wake: %s", text.data);
     }
     if (access(s->dir, F_OK) == 0) {
         sim_broken(s, "things are left in %s", s->dir);

@@ -24,7 +24,7 @@ enum sim_fault {
     SIM_REFUSING_GUEST,
     SIM_HOSTILE_GUEST, /* poisonous frames */
     SIM_NO_STDIO,      /* streams are not dialled */
-    SIM_RELEASE,       /* taking back fails or hangs */
+    SIM_RELEASE,       /* clean-up fails or hangs */
     SIM_STUBBORN_VMM,  /* survives its kill for a while */
     SIM_QUIT,          /* quit fails or hangs, the guest does not power off */
     SIM_LOG,           /* the log lingers or is rubbish */

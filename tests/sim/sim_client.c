@@ -31,11 +31,11 @@ static int do_wait(struct ctx *ctx, struct sim *s, struct err *err)
     if (vm_state(s->vm) != VM_GONE)
         sim_broken(s, "wait answered in state %s", vm_state_name(vm_state(s->vm)));
     if (s->exited && (x.code != s->exit.code || x.requested != s->exit.requested))
-        sim_broken(s, "wait answered code %u, and another was told %u", x.code, s->exit.code);
+        sim_broken(s, "wait answered code %u, but another answer was %u", x.code, s->exit.code);
     return 0;
 }
 
-/* Reads a process's output to its end, as whoever runs one must. */
+/* Reads a process's output to its end, as every client must. */
 static void read_output(struct ctx *ctx, struct vm_process *p)
 {
     AUTO(stream_free) struct stream *out = vm_process_take_stream(p, 1);

@@ -53,7 +53,7 @@ static void add_step(struct sim_client *c, struct rng *r, enum sim_action a)
                            .grace_ns = some_ns(r, 10 * NS_PER_S) };
 }
 
-/* The one who brings the VM up. */
+/* The client that starts the VM. */
 static void plan_owner(struct sim_client *c, struct rng *r)
 {
     add_step(c, r, ACT_START);

@@ -15,7 +15,7 @@
 #define CLIENTS_LIMIT (4 * 3600 * NS_PER_S)
 #define TIME_BOUND (5 * 3600 * NS_PER_S)
 #define LEAVE_LIMIT (5 * NS_PER_S)   /* from Shutdown with nothing left to the decision */
-#define FINISH_LIMIT (70 * NS_PER_S) /* for what goes on without its client */
+#define FINISH_LIMIT (70 * NS_PER_S) /* for work that continues without its client */
 /* As in serve.c. */
 #define CLOSE_LIMIT (20 * NS_PER_S)
 #define FLUSH_LIMIT (5 * NS_PER_S)
@@ -123,7 +123,7 @@ static void check_leaving(struct svc *s)
     if (!service_idle(s->service))
         world_broken(&s->w, "the shim leaves, but there is something to serve");
     if (s->shutdowns == 0)
-        world_broken(&s->w, "the shim leaves, and nobody said Shutdown");
+        world_broken(&s->w, "the shim exits, but no client called Shutdown");
 }
 
 /* In the order of serve.c, with its limits. */
@@ -261,7 +261,7 @@ static void disk_main(void *arg)
     }
 }
 
-/* A guest whose clock is not told goes wrong by as much. */
+/* The clock of a guest that is not updated is wrong by as much. */
 static void clock_main(void *arg)
 {
     struct svc *s = arg;
@@ -279,7 +279,7 @@ static void clock_main(void *arg)
         if (!pause_ns(s, NS_PER_S))
             break;
         if (due && w->vms == vms && w->guest.containers > 0 && w->guest.clocks == before)
-            world_broken(w, "the guest was not told that the clock was set");
+            world_broken(w, "the guest's clock was not updated after the host's was set");
     }
 }
 
@@ -370,7 +370,7 @@ static void close_all(struct svc *s)
     struct ctx flushing = ctx_with_timeout(&root, 20 * NS_PER_S);
 
     if (events_flush(&flushing, s->events, &err) < 0 && !s->leaving)
-        world_broken(&s->w, "containerd is there, but %zu events are not told",
+        world_broken(&s->w, "containerd is there, but %zu events are not published",
                      events_pending(s->events));
 
     struct svc_conn *c = svc_conn_get(s, 0);

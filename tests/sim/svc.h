@@ -20,13 +20,13 @@ enum svc_fault {
     SVC_DISK,        /* the disk is full for a while */
     SVC_CLOCK,       /* the host's clock is set */
     SVC_GONE,        /* clients hang up in the middle of a request, and may repeat it */
-    SVC_FRAMES,      /* frames come in halves, late, or are none; answers are read slowly */
+    SVC_FRAMES,      /* frames come in halves, late, or are invalid; answers are read slowly */
     SVC_DEADLINE,    /* requests with little time left, or none */
     SVC_EVENTS_SLOW, /* containerd takes events late, or breaks off */
     SVC_EVENTS_AWAY, /* it is not there for a while, and back before an event is given up */
     SVC_EVENTS_LOST, /* the same for so long that events are */
     SVC_RESTART,     /* containerd ends with all its connections, and comes back */
-    SVC_TERM,        /* the shim is told to end while it is at work */
+    SVC_TERM,        /* the shim gets SIGTERM while it works */
     SVC_EVERYTHING,
     SVC_FAULT_COUNT
 };

@@ -1,7 +1,7 @@
 /* svc_alone.c - one client, a willing VM, processes that end only when they are killed: every
- * answer is known beforehand, from containerd's own table (containerd-contract.md §3.3). Answers
- * get lost and their requests are repeated; then the table says what the repetition must be
- * answered. */
+ * answer is known beforehand, from containerd's own table (docs/reference/containerd-contract.md
+ * §3.3). Answers get lost and their requests are repeated; then the table says what the repetition
+ * must be answered. */
 #include "api/task.pb-c.h"
 #include "base/loop.h"
 #include "proto/pb.h"
@@ -218,7 +218,7 @@ static struct svc_ask make_ask(struct alone *t)
         snprintf(a.exec, sizeof(a.exec), "x%u", world_below(w, SVC_EXECS));
     a.all = !a.exec[0] && world_chance(w, 400);
     if (a.act == SVC_WAIT)
-        a.timeout_ns = SHORT; /* else it would wait for ever */
+        a.timeout_ns = SHORT; /* else it would wait without end */
     return a;
 }
 

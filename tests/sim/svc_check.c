@@ -12,7 +12,7 @@
 
 #define BIT(code) (1u << (code))
 #define OK BIT(ERR_NONE)
-/* What a VM, guest or host that fails may be told as. */
+/* What a VM, guest or host that fails may be reported as. */
 #define TROUBLE                                                                                    \
     (BIT(ERR_INTERNAL) | BIT(ERR_UNAVAILABLE) | BIT(ERR_EXHAUSTED) | BIT(ERR_DEADLINE) |           \
      BIT(ERR_NOT_FOUND) | BIT(ERR_STATE))
@@ -76,7 +76,7 @@ uint64_t svc_bound(const struct svc *s, const struct svc_ask *a)
         most = wills ? NS_PER_S : 26 * NS_PER_S;
     else if (wills)
         most = 30 * NS_PER_S; /* with all that may be before it at the gate */
-    else /* a step that hangs, what was before us at the gate, and taking back */
+    else                      /* a step that hangs, what was before us at the gate, and clean-up */
         most = (left < BRIDGE_CALL_LIMIT ? left : BRIDGE_CALL_LIMIT) + 200 * NS_PER_S;
     return most;
 }
@@ -108,7 +108,7 @@ static void check_code(struct svc *s, const struct svc_call *call)
                  call->code, call->text);
 }
 
-/* A create that failed has left nothing, not even its id, unless taking back fails too. */
+/* A create that failed has left nothing, not even its id, unless the clean-up fails too. */
 static void check_undone(struct svc *s, const struct svc_ask *a)
 {
     struct err none = ERR_INIT;
@@ -135,8 +135,8 @@ static void check_status(struct svc *s, const struct svc_ask *a, uint32_t status
 {
     /* An exec that was deleted before its start: 0. */
     if (!world_status_ok(status) && !(a->exec[0] && status == 0))
-        world_broken(&s->w, "%s %s/%s says status %u, which nobody ended with", svc_method(a->act),
-                     a->id, a->exec, status);
+        world_broken(&s->w, "%s %s/%s has status %u, but no process exited with that",
+                     svc_method(a->act), a->id, a->exec, status);
 }
 
 static void check_state(struct svc *s, struct svc_call *call)

@@ -1,4 +1,4 @@
-/* svc_laws.c - what containerd is told by events, what its clients are told by answers: each legal
+/* svc_laws.c - what events report to containerd, and answers to its clients: each legal
  * by itself, and both the same story. */
 #include "api/events.pb-c.h"
 #include "base/loop.h"
@@ -12,7 +12,7 @@
 
 #define DEATH_LIMIT (100 * NS_PER_MS)
 
-/* One process, or a container's init: what was told of it in this life. */
+/* One process, or a container's init: what was reported of it in this life. */
 struct told {
     bool added, started, exited;
     uint32_t status;
@@ -96,26 +96,27 @@ static void ended(struct svc *s, const struct heard *h, struct life *l, struct t
     bool init = h->exec[0] == '\0';
 
     if (t->exited)
-        world_broken(&s->w, "exit of %s/%s is told twice", h->id, h->exec);
+        world_broken(&s->w, "exit of %s/%s is reported twice", h->id, h->exec);
     if (!init && !t->started)
-        world_broken(&s->w, "exit of %s/%s is told before its start", h->id, h->exec);
+        world_broken(&s->w, "exit of %s/%s is reported before its start", h->id, h->exec);
     if (h->at_ns == 0 || h->pid == 0)
         world_broken(&s->w, "exit of %s/%s has no time or pid", h->id, h->exec);
     if (!world_status_ok(h->status))
-        world_broken(&s->w, "exit of %s/%s with %u, which nobody ended with", h->id, h->exec,
-                     h->status);
+        world_broken(&s->w, "exit of %s/%s with %u, but no process exited with that", h->id,
+                     h->exec, h->status);
     t->exited = true;
     t->status = h->status;
     for (int i = 0; init && i < SVC_EXECS; i++) {
         if (l->execs[i].started && !l->execs[i].exited)
-            world_broken(&s->w, "exit of %s is told before that of its exec x%d", h->id, i);
+            world_broken(&s->w, "exit of %s is reported before that of its exec x%d", h->id, i);
     }
     if (!init && l->init.exited)
-        world_broken(&s->w, "exit of exec %s/%s is told behind its container's", h->id, h->exec);
+        world_broken(&s->w, "exit of exec %s/%s is reported after its container's", h->id, h->exec);
     if (s->w.vmm)
         fake_vmm_facts(s->w.vmm, &facts);
     if (s->fault == SVC_DEATH && facts.gone && loop_now(s->w.loop) > facts.gone_ns + DEATH_LIMIT)
-        world_broken(&s->w, "exit of %s/%s is told %llu ms after the end of its VM", h->id, h->exec,
+        world_broken(&s->w, "exit of %s/%s is reported %llu ms after the end of its VM", h->id,
+                     h->exec,
                      (unsigned long long)((loop_now(s->w.loop) - facts.gone_ns) / NS_PER_MS));
     add_ending(&s->laws->by_event, h->id, h->exec, h->pid, h->status, h->at_ns);
 }
@@ -123,7 +124,7 @@ static void ended(struct svc *s, const struct heard *h, struct life *l, struct t
 static void deleted(struct svc *s, const struct heard *h, struct life *l)
 {
     if (l->init.started && !l->init.exited)
-        world_broken(&s->w, "%s is deleted, but its exit was not told", h->id);
+        world_broken(&s->w, "%s is deleted, but its exit was not reported", h->id);
     if (l->init.exited && l->init.status != h->status)
         world_broken(&s->w, "%s exited with %u and was deleted with %u", h->id, l->init.status,
                      h->status);
@@ -153,7 +154,7 @@ static void follow(struct svc *s, const struct heard *h)
     case EVENT_START:
     case EVENT_EXEC_STARTED:
         if (t->started || t->exited || (exec && !t->added))
-            world_broken(&s->w, "start of %s/%s is told twice or out of order", h->id, h->exec);
+            world_broken(&s->w, "start of %s/%s is reported twice or out of order", h->id, h->exec);
         t->started = true;
         break;
     case EVENT_EXIT:
@@ -247,7 +248,7 @@ void svc_laws_asked(struct svc *s, const struct svc_ask *a)
         s->laws->creates[container_number(a->id)]++;
 }
 
-/* Nobody is told of a container whose Create failed. If that could not be undone at once, it is
+/* No event reports a container whose Create failed. If that could not be undone at once, it is
  * there to be deleted, ended with 255. */
 static unsigned failed_creates(const struct svc_laws *l, unsigned c)
 {
@@ -267,7 +268,7 @@ void svc_laws_done(struct svc *s, const struct svc_ask *a, uint32_t pid)
     (void)pid;
     if (kind == EVENT_START && exec)
         kind = EVENT_EXEC_STARTED;
-    if (kind < 0 || (kind == EVENT_DELETE && exec)) /* nobody is told of that */
+    if (kind < 0 || (kind == EVENT_DELETE && exec)) /* no event reports that */
         return;
     s->laws->answered[kind][container_number(a->id)][exec]++;
 }
@@ -328,7 +329,8 @@ void svc_laws_end(struct svc *s)
                      (unsigned long long)done);
     for (unsigned i = 0; i < SVC_CONTAINERS; i++) {
         if (s->laws->lives[i].exists)
-            world_broken(&s->w, "container %c is gone, but its delete was not told", 'a' + (int)i);
+            world_broken(&s->w, "container %c is gone, but its delete was not reported",
+                         'a' + (int)i);
     }
     compare(s);
 }

@@ -66,7 +66,7 @@ static void take_event(struct svc *s, const struct ttrpc_request *r, uint64_t ti
 
     if (pb_unpack(&forward_request__descriptor, r->payload, PB_MEM_MAX, (void **)&req, NULL) < 0 ||
         !req->envelope || !req->envelope->event) {
-        world_broken(&s->w, "an event is no envelope");
+        world_broken(&s->w, "an event is not an envelope");
         return;
     }
     /* Two may be alike, at one moment; that none came twice is seen by their number. */

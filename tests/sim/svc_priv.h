@@ -104,7 +104,7 @@ void *svc_call_answer(struct svc_call *call, const ProtobufCMessageDescriptor *t
 unsigned svc_conn_open_calls(const struct svc_conn *c); /* sent, and not answered */
 /* Nothing comes any more: all that was asked before the shim left must have been answered. */
 void svc_conn_check(struct svc_conn *c);
-/* Bytes that are no request, or half of one. False if the connection is to be given up. */
+/* Bytes that are not a request, or half of one. False if the connection is to be given up. */
 bool svc_conn_vandalise(struct ctx *ctx, struct svc_conn *c);
 
 /* --- svc_client.c --- */
@@ -166,11 +166,11 @@ void svc_laws_free(struct svc_laws *l);
 /* Each event, once, in the order of its arrival. topic and the Any as they came. */
 struct Any;
 void svc_laws_event(struct svc *s, const char *topic, const struct Any *any);
-/* A client was told that this succeeded: there is, or will be, an event of it. */
+/* A client got the answer that this succeeded: there is, or will be, an event of it. */
 /* A client has sent this. */
 void svc_laws_asked(struct svc *s, const struct svc_ask *ask);
 void svc_laws_done(struct svc *s, const struct svc_ask *ask, uint32_t pid);
-/* A client was told that this process has ended so. pid 0: not told. */
+/* A client got the answer that this process has ended so. pid 0: not told. */
 void svc_laws_ended(struct svc *s, const char *id, const char *exec, uint32_t pid, uint32_t status,
                     uint64_t at_ns);
 void svc_laws_end(struct svc *s);
@@ -211,5 +211,5 @@ struct svc {
     uint64_t sandbox_ended_ns;
     char bundle[272];
     bool clock_was_set;
-    unsigned clocks_due; /* steps of the clock that a guest must have been told */
+    unsigned clocks_due; /* steps of the clock that a guest must have got */
 };

@@ -61,7 +61,7 @@ void svc_sandbox_close(struct svc *s)
     if (!call)
         world_broken(&s->w, "the sandbox cannot be stopped");
     else if (call->code == ERR_NONE && do_one(s, SVC_SB_WAIT, NULL) < 0 && !s->leaving)
-        world_broken(&s->w, "the sandbox was stopped, and its end is not told");
+        world_broken(&s->w, "the sandbox was stopped, but its end is not reported");
     (void)do_one(s, SVC_SB_STATUS, NULL);
 }
 
@@ -89,7 +89,7 @@ static void check_ended(struct svc *s, struct svc_call *call)
     if (pb_time(r->exited_at) == 0)
         world_broken(&s->w, "WaitSandbox gives no time");
     if (r->exit_status == 0 && s->stops == 0)
-        world_broken(&s->w, "the sandbox ended with 0, and nobody asked it to");
+        world_broken(&s->w, "the sandbox ended with 0, but no client stopped it");
     if (s->sandbox_ended && s->sandbox_status != r->exit_status)
         world_broken(&s->w, "the sandbox ended with %u, then with %u", s->sandbox_status,
                      r->exit_status);
@@ -109,7 +109,7 @@ static void check_status(struct svc *s, struct svc_call *call)
         world_broken(&s->w, "the sandbox is %s", r->state);
     if (ready != (r->pid != 0))
         world_broken(&s->w, "the sandbox is %s with pid %u", r->state, r->pid);
-    /* Answers cross each other; but what has ended and was told is over. */
+    /* Answers cross each other; but what has ended and was reported stays ended. */
     if (ready && s->sandbox_ended && call->sent_ns > s->sandbox_ended_ns)
         world_broken(&s->w, "the sandbox is ready after its end");
 }

@@ -67,11 +67,11 @@ static void take_answer(struct svc_conn *c, const struct ttrpc_header *h, const 
     if (h->type != TTRPC_RESPONSE)
         world_broken(&c->s->w, "a frame of type %u came for a request", h->type);
     else if (!call)
-        world_broken(&c->s->w, "an answer to stream %u, which nobody asked on", h->stream);
+        world_broken(&c->s->w, "an answer to stream %u, which has no request", h->stream);
     else if (call->answered)
         world_broken(&c->s->w, "%s was answered twice", svc_method(call->ask.act));
     else if (ttrpc_response_decode((struct pb_slice){ body, h->len }, &r) < 0)
-        world_broken(&c->s->w, "the answer to %s is no response", svc_method(call->ask.act));
+        world_broken(&c->s->w, "the answer to %s is not a response", svc_method(call->ask.act));
     else {
         call->answered = true;
         call->answered_ns = loop_now(c->s->w.loop);
@@ -316,9 +316,9 @@ void svc_conn_check(struct svc_conn *c)
                          call->ask.id, call->ask.exec);
 }
 
-/* --- what is no request --- */
+/* --- invalid requests --- */
 
-/* Each is answered on its stream or ignored, and the connection goes on. */
+/* Each is answered on its stream or ignored, and the connection stays open. */
 static void put_rubbish(struct world *w, struct svc_conn *c, struct sbuf *out)
 {
     struct ttrpc_header h = { 1 + world_below(w, 40), c->next_id, TTRPC_REQUEST, 0 };
@@ -335,7 +335,7 @@ static void put_rubbish(struct world *w, struct svc_conn *c, struct sbuf *out)
         h.type = TTRPC_DATA; /* of a stream that is not open */
         break;
     default:
-        break; /* a body that is no request */
+        break; /* a body that is not a request */
     }
     c->next_id += 2; /* what comes back on that stream is nobody's */
     ttrpc_header_encode(&h, raw);

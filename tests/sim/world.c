@@ -313,7 +313,7 @@ void world_calm(struct world *w)
     }
 }
 
-/* What a full disk kept from being taken back is on record: `gc` finds it and nothing else. */
+/* What a full disk kept from being cleaned up is on record: `gc` finds it and nothing else. */
 static void gc(struct world *w, const char *dir)
 {
     struct ctx ctx = ctx_root(w->loop);

@@ -73,7 +73,7 @@ int world_prepare(const char *dir);
 
 /* A full disk: nothing that is written from here on arrives, until it is set back. */
 void world_fill_disk(struct world *w, bool full);
-/* The host's clock is set, by so much, and those who watch it are told. */
+/* The host's clock is set, by so much, and its watchers are woken. */
 void world_set_clock(struct world *w, int64_t by_ns);
 
 void world_say(struct world *w, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

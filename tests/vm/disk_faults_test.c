@@ -1,5 +1,5 @@
 /* Disks that fail under a running VM: a full host disk, an image that is cut, a guest that does not
- * let go. The VM goes on, and somebody is told. */
+ * release a disk. The VM keeps running, and the failure is reported. */
 #include "base/log.h"
 #include "fixture/disks_fixture.h"
 
@@ -42,7 +42,7 @@ static void expect_log(struct disks_fixture *r, int fd, const char *a, const cha
     }
 }
 
-TEST_FIBER(a_full_host_disk_is_an_io_error_in_the_guest_and_is_told)
+TEST_FIBER(a_full_host_disk_is_an_io_error_in_the_guest_and_is_reported)
 {
     struct disks_fixture r;
 
@@ -64,7 +64,7 @@ TEST_FIBER(a_full_host_disk_is_an_io_error_in_the_guest_and_is_told)
                 "failed\n");
     expect_log(&r, log, "disk I/O error on the host", "No space left on device");
     expect_log(&r, log, "disk I/O error on the host", "disk=disk-0-0");
-    real_vm_expect(&r.vm, "echo the VM goes on", "the VM goes on\n");
+    real_vm_expect(&r.vm, "echo the VM runs on", "the VM runs on\n");
     disks_unmap(&r, id);
     end_log();
     fd_close(TAKE_FD(fd));
@@ -72,8 +72,8 @@ TEST_FIBER(a_full_host_disk_is_an_io_error_in_the_guest_and_is_told)
     disks_finish(&r);
 }
 
-/* Where the file ended before, QEMU reads zeros: the guest is not told, so we say it when we see
- * it. */
+/* Beyond the file's new end QEMU reads zeros and the guest gets no error, so the shim reports it
+ * when it finds out. */
 TEST_FIBER(an_image_that_is_cut_under_a_running_vm_does_not_stop_it)
 {
     struct disks_fixture r;
@@ -87,11 +87,11 @@ TEST_FIBER(an_image_that_is_cut_under_a_running_vm_does_not_stop_it)
     uint64_t id = disks_reserve(&r, "c.img", true, (struct guest_disk){ 0 });
     AUTO_FREE char *path = disks_map(&r, id);
     ASSERT_EQ(truncate(tempdir_path(&r.vm.temp, "c.img"), 64 << 10), 0);
-    disks_guest(&r, path, "cat $d/data > /dev/null 2>&1; echo the VM goes on", "the VM goes on\n");
+    disks_guest(&r, path, "cat $d/data > /dev/null 2>&1; echo the VM runs on", "the VM runs on\n");
     disks_guest(&r, other_path, "wc -c < $d/data", "2000000\n"); /* first read now */
     disks_unmap(&r, id);
     disks_unmap(&r, other);
-    expect_log(&r, log, "the image of a disk was cut while the VM had it", "c.img");
+    expect_log(&r, log, "a disk's image was truncated while the VM used it", "c.img");
     end_log();
     disks_finish(&r);
 }

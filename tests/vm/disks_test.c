@@ -180,8 +180,8 @@ static void formatting(struct disks_fixture *r)
     disks_look(r, "empty.img", false, ensure, "cat $d/new", "kept\n"); /* not made again */
     disks_host(r, "e2fsck -fn empty.img >&2");
     /* Nobody's data is written over. */
-    disks_map_fails(r, disks_reserve(r, "raw.img", false, ensure), "not formatted");
-    disks_map_fails(r, disks_reserve(r, "xfs.img", false, ensure), "not formatted");
+    disks_map_fails(r, disks_reserve(r, "raw.img", false, ensure), "it holds other data");
+    disks_map_fails(r, disks_reserve(r, "xfs.img", false, ensure), "it holds other data");
     disks_host(r, "truncate -s 64M empty2.img");
     disks_map_fails(
         r,
@@ -189,7 +189,7 @@ static void formatting(struct disks_fixture *r)
                       (struct guest_disk){ .ensure_filesystem = true, .filesystem = "xfs" }),
         "only ext4");
     disks_map_fails(r, disks_reserve(r, "empty2.img", false, (struct guest_disk){ 0 }),
-                    "no file system that is known");
+                    "no file system that the guest supports");
 }
 
 TEST_FIBER(disks_of_every_kind)

@@ -171,7 +171,7 @@ TEST_FIBER(block_devices_are_disks_too)
     }
     snprintf(path, sizeof(path), "%.*s", (int)strcspn(name, "\n"), name);
     AUTO_FD int ro = open(path, O_RDONLY | O_CLOEXEC), rw = open(path, O_RDWR | O_CLOEXEC);
-    host_sh(&r, down); /* when the last one lets go of it */
+    host_sh(&r, down); /* when the last user releases it */
     ASSERT(ro >= 0 && rw >= 0);
     real_vm_expect(&r, MODULES, "");
     attach(&r, 1, rw, false);
@@ -200,7 +200,7 @@ TEST_FIBER(a_refused_disk_leaves_nothing_in_qemu)
     struct ctx limited = ctx_with_timeout(&r.root, FIXTURE_CALL_NS);
     ASSERT_FAIL(r.vmm->ops->scsi_add(&limited, r.vmm, (struct scsi_slot){ 0, 3 }, ro, false, &err),
                 err, ERR_INVALID);
-    /* A directory is no image: QEMU refuses in the second step. */
+    /* A directory is not an image: QEMU refuses in the second step. */
     AUTO_FD int dir = open(r.temp.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     ASSERT_FAIL(r.vmm->ops->scsi_add(&limited, r.vmm, (struct scsi_slot){ 0, 3 }, dir, true, &err),
                 err, ERR_UNKNOWN);

@@ -46,11 +46,12 @@ static int take_word(const char *word, struct bootargs *a, struct err *err)
         return 0;
     if (str_starts(word, "lcow.host=")) {
         if (!str_eq(value, "tcp") && !str_eq(value, "vsock"))
-            return err_set(err, ERR_INVALID, "lcow.host=%s: say tcp or vsock", value);
+            return err_set(err, ERR_INVALID, "invalid lcow.host=%s: must be tcp or vsock", value);
         a->transport = str_eq(value, "tcp") ? LINK_TCP : LINK_VSOCK;
     } else if (str_starts(word, "lcow.loglevel=") && log_level_parse(value, &a->level) < 0) {
         return err_set(err, ERR_INVALID,
-                       "lcow.loglevel=%s: say trace, debug, info, warn, error or off", value);
+                       "invalid lcow.loglevel=%s: must be trace, debug, info, warn, error or off",
+                       value);
     }
     return 0;
 }
@@ -88,7 +89,7 @@ void stages_add(struct stages *s, const char *name, uint64_t start_ns, uint64_t 
     s->n++;
 }
 
-/* name=start-end; cuts the text apart. */
+/* Parses name=start-end. Writes NUL bytes into the text. */
 static int parse_one(char *item, struct stages *s)
 {
     char *start = strchr(item, '='), *end = start ? strchr(start, '-') : NULL;
@@ -112,7 +113,7 @@ int stages_parse(struct stages *s, const char *text, struct err *err)
 
     for (char *item = strtok_r(copy, ",", &save); item; item = strtok_r(NULL, ",", &save))
         if (parse_one(item, &found) < 0)
-            return err_set(err, ERR_INVALID, "bad boot stage in \"%.100s\"", text);
+            return err_set(err, ERR_INVALID, "invalid boot stage in \"%.100s\"", text);
     *s = found;
     return 0;
 }
@@ -143,7 +144,7 @@ struct agent {
     int boot_fd; /* of fw_cfg_read() */
     bool negotiated, stopping;
     bool told_host; /* entropy and log are under way */
-    bool template;  /* it was one: what is ours alone came with the boot block */
+    bool template;  /* started as a template; token and seed came with the boot block */
 };
 
 /* --- small duties --- */
@@ -181,10 +182,10 @@ static void on_negotiated(void *arg)
     tell_stages(a);
 }
 
-/* Onto the console: without a host there is nobody at the other end of the log. */
+/* On the console, because the log cannot reach the host either. */
 static void on_unreachable(void *arg, const struct err *why)
 {
-    fprintf(stderr, "lcow: cannot reach the host, retrying: %s\n", why->msg);
+    fprintf(stderr, "lcow: cannot connect to the host; retrying: %s\n", why->msg);
 }
 
 static void on_usr1(void *arg, const struct signalfd_siginfo *info)
@@ -220,7 +221,7 @@ static void protect_self(struct ctx *ctx)
 
     (void)sysinfo(&si); /* cannot fail */
     if (cgroup_setup(CGROUP_ROOT, (uint64_t)si.totalram * si.mem_unit, &err) < 0)
-        log_warn(ctx, "no cgroups, going on without limits", F_ERR(&err));
+        log_warn(ctx, "cannot create cgroups; containers run without limits", F_ERR(&err));
     standing_raise(ctx);
 }
 
@@ -235,21 +236,22 @@ static int read_boot(void *arg, void *buf, size_t len, struct err *err)
 
 static int bring_up(struct ctx *ctx, struct agent *a, struct err *err)
 {
-    static const char *const vsock_modules[] = { "vmw_vsock_virtio_transport", "hv_sock" };
+    static const char *const vsock_modules[] = { "qemu_fw_cfg", "vmw_vsock_virtio_transport",
+                                                 "hv_sock" };
 
     if (a->opts->boot.transport == LINK_TCP)
         return a->opts->load_module("qemu_fw_cfg", err) < 0 ? -1 : link_up(ctx, err);
-    /* Which of the two fits is the machine's secret: both are tried, the dial tells. */
+    /* The agent cannot tell QEMU from Hyper-V, so it loads what either needs. */
     for (size_t i = 0; i < ARRAY_LEN(vsock_modules); i++) {
         struct err why = ERR_INIT;
         if (a->opts->load_module(vsock_modules[i], &why) < 0)
-            log_warn(ctx, "no module for a vsock transport, going on", F_ERR(&why));
+            log_debug(ctx, "cannot load a vsock module; continuing without it", F_ERR(&why));
     }
     return 0;
 }
 
-/* The host sends random bytes and closes. All failures are only warned of: over TCP the seed came
- * with the boot block already. */
+/* The host sends random bytes and closes. A failure is only logged, because from lcow's host the
+ * seed already came with the boot block. */
 static int read_entropy(struct ctx *ctx, struct dialer *d, struct err *err)
 {
     struct ctx bounded = ctx_with_timeout(ctx, ENTROPY_NS);
@@ -268,7 +270,7 @@ static int read_entropy(struct ctx *ctx, struct dialer *d, struct err *err)
         total += n;
     } while (n > 0 && total < ENTROPY_MAX);
     mem_wipe(buf, SEED_CHUNK);
-    return total > 0 ? seed_reseed(err) : err_set(err, ERR_DATA_LOSS, "host sent none");
+    return total > 0 ? seed_reseed(err) : err_set(err, ERR_DATA_LOSS, "the host sent no entropy");
 }
 
 static void watch_hotplug(struct ctx *ctx, struct agent *a)
@@ -277,9 +279,10 @@ static void watch_hotplug(struct ctx *ctx, struct agent *a)
 
     if (hotplug_has_memory("/sys/bus/virtio/devices") &&
         a->opts->load_module("virtio_mem", &err) < 0)
-        log_warn(ctx, "the VM will not grow, going on", F_ERR(&err));
+        log_warn(ctx, "cannot load virtio_mem; the VM's memory cannot grow", F_ERR(&err));
     if (hotplug_start(a->loop, &err) < 0)
-        log_warn(ctx, "what is hot-plugged will not be noticed, going on", F_ERR(&err));
+        log_warn(ctx, "cannot watch hot-plug events; added vCPUs and memory stay unused",
+                 F_ERR(&err));
 }
 
 static void fetch_entropy(struct ctx *ctx, struct agent *a)
@@ -288,12 +291,12 @@ static void fetch_entropy(struct ctx *ctx, struct agent *a)
     struct err err = ERR_INIT;
 
     if (read_entropy(ctx, link_dialer(a->link), &err) < 0)
-        log_warn(ctx, "no entropy from the host, going on", F_ERR(&err));
+        log_warn(ctx, "cannot get entropy from the host; continuing without it", F_ERR(&err));
     stages_add(&a->stages, "entropy", began, loop_now(a->loop));
 }
 
-/* A clone listens already, and its seed came a moment ago: what it need not do again it need not
- * translate, either. */
+/* A clone watches hot-plug events since its template and has just got its seed. Under emulation,
+ * each step that it skips also saves translating its code. */
 static void connect_host(void *arg)
 {
     struct agent *a = arg;
@@ -305,11 +308,12 @@ static void connect_host(void *arg)
         fetch_entropy(ctx, a);
     }
     if (logport_connect(ctx, a->log, link_dialer(a->link), PORT_LOG, &err) < 0)
-        log_warn(ctx, "no log port, going on", F_ERR(&err));
+        log_warn(ctx, "cannot connect to the host's log port; retrying when the bridge connects",
+                 F_ERR(&err));
     tell_stages(a);
 }
 
-/* PID 1 began when the kernel was done. */
+/* The kernel's stage ends when PID 1 starts. */
 static void take_stages(struct ctx *ctx, struct agent *a)
 {
     struct err err = ERR_INIT;
@@ -318,7 +322,7 @@ static void take_stages(struct ctx *ctx, struct agent *a)
         return;
     struct stages from_init = { 0 };
     if (stages_parse(&from_init, a->opts->stages, &err) < 0) {
-        log_warn(ctx, "boot stages of init are lost", F_ERR(&err));
+        log_warn(ctx, "cannot read the boot stages of init; the timeline lacks them", F_ERR(&err));
         return;
     }
     if (from_init.n > 0)
@@ -335,8 +339,8 @@ static bool disk_found(void)
     return scsi_host("/sys", 0, &host) == 0 && scsi_block("/sys", host, 0, 0, &name) == 0;
 }
 
-/* The kernel looks at the disk beside everything else: what it has not done here every clone of us
- * has to do. Nobody depends on it, and there may be no disk. */
+/* The kernel probes the disk in the background. If the template is saved before that is done, every
+ * clone repeats it. There may be no disk: then the wait just ends. */
 static void await_disk(struct ctx *ctx)
 {
     struct ctx bounded = ctx_with_timeout(ctx, DISK_NS);
@@ -346,7 +350,7 @@ static void await_disk(struct ctx *ctx)
         ;
 }
 
-/* What most containers need is loaded and made once, in the template. */
+/* Loads and creates in the template what most containers need, so that clones need not. */
 static void be_template(void *arg)
 {
     static const char *const modules[] = { "virtio_mem", "virtio_scsi",  "sd_mod",
@@ -359,19 +363,21 @@ static void be_template(void *arg)
     for (size_t i = 0; i < ARRAY_LEN(modules); i++) {
         struct err err = ERR_INIT;
         if (a->opts->load_module(modules[i], &err) < 0)
-            log_warn(&ctx, "module not loaded ahead, going on", F_ERR(&err));
+            log_warn(&ctx, "cannot preload a kernel module; it is loaded on first use",
+                     F_ERR(&err));
     }
     struct err err = ERR_INIT;
     if (crun_new(&a->crun, &err) < 0)
-        log_warn(&ctx, "crun not copied ahead, going on", F_ERR(&err));
+        log_warn(&ctx, "cannot copy crun ahead; it is copied for the first container", F_ERR(&err));
     if (nets_prepare(&ctx, a->nets, &err) < 0)
-        log_warn(&ctx, "no network namespace made ahead, going on", F_ERR(&err));
+        log_warn(&ctx, "cannot create a network namespace ahead; it is created on first use",
+                 F_ERR(&err));
     watch_hotplug(&ctx, a);
-    /* Each character on the console costs an emulated machine several exits; that a clone's kernel
-     * has found a disk is not worth that. */
+    /* Each character on the console costs an emulated machine several exits; the kernel's message
+     * about a new disk is not worth that in every clone. */
     (void)klogctl(KLOG_CONSOLE_LEVEL, NULL, KLOG_WARNINGS);
     await_disk(&ctx);
-    (void)file_write("/proc/sys/vm/drop_caches", "3", 1, 0); /* only larger without */
+    (void)file_write("/proc/sys/vm/drop_caches", "3", 1, 0); /* makes the template smaller */
     fprintf(stderr, "lcow: stage ready\n");
 }
 
@@ -383,7 +389,7 @@ static void set_level(void *arg, unsigned level)
         logport_level(a->log, (enum log_level)level);
 }
 
-/* Whoever built the template has logged it. */
+/* The template's builder has logged these lines already. */
 static void forget_log(void *arg)
 {
     logport_forget(((struct agent *)arg)->log);
@@ -410,9 +416,8 @@ static int boot(struct ctx *ctx, struct agent *a, struct err *err)
     a->link = link_new(&link);
     if (link_await_token(ctx, a->link, err) < 0)
         return -1;
-    /* Over TCP the seed has come with the token, and nobody waits for more of it, nor for the log.
-     */
-    if (a->opts->boot.transport != LINK_TCP) {
+    /* The seed has come with the token, so nothing waits for more entropy or for the log. */
+    if (link_is_foreign(a->link)) {
         a->told_host = true;
         connect_host(a);
     }

@@ -1,5 +1,5 @@
 /* agent.h - the serving role: brings up the link, feeds entropy, connects the log, then serves the
- * bridge for the life of the VM (gcs-protocol.md §1.2). */
+ * bridge for the life of the VM (docs/reference/gcs-protocol.md §1.2). */
 #pragma once
 #include "base/log.h"
 #include "guest/bridge/link.h"
@@ -11,7 +11,7 @@ struct err;
 struct sbuf;
 
 /* When each part of the boot began and ended, for the host's timeline. Nanoseconds of
- * the guest's CLOCK_MONOTONIC. Each goes to the host as one line of its log:
+ * the guest's CLOCK_MONOTONIC. The agent sends each to the host as one line of the log:
  *     {"time":…,"level":"info","msg":"boot stage","stage":"mounts","start_ns":…,"end_ns":…,
  *      "boottime_ns":<now>}
  * whatever the log level is, since it is data. Never waits. */
@@ -41,7 +41,7 @@ struct bootargs {
     enum log_level level;
 };
 
-/* Unknown words are the kernel's business; a bad value of ours is ERR_INVALID naming it. */
+/* Ignores words that are not the agent's. An invalid value is ERR_INVALID, which names it. */
 int bootargs_parse(const char *cmdline, struct bootargs *ret, struct err *err);
 /* From /proc/cmdline. */
 int bootargs_load(struct bootargs *ret, struct err *err);
@@ -54,6 +54,6 @@ struct agent_opts {
     int (*power_off)(struct err *err); /* returns only on failure */
 };
 
-/* Waits for the life of the VM. Returns only when the boot failed (-1): without a link there is
- * nothing left to do. */
+/* Waits for the life of the VM. Returns only when the boot failed (-1), because an agent without a
+ * link cannot work. */
 int agent_run(struct ctx *ctx, const struct agent_opts *opts, struct err *err);

@@ -6,7 +6,7 @@
 #include <errno.h>
 #include <string.h>
 
-TEST(without_our_words_it_is_tcp_and_info)
+TEST(without_options_it_is_tcp_and_info)
 {
     struct bootargs a;
     struct err err = ERR_INIT;
@@ -16,7 +16,7 @@ TEST(without_our_words_it_is_tcp_and_info)
     ASSERT_EQ(a.level, LOG_INFO);
 }
 
-TEST(our_words_are_taken_up_to_the_double_dash)
+TEST(options_count_up_to_the_double_dash)
 {
     struct bootargs a;
     struct err err = ERR_INIT;
@@ -27,7 +27,7 @@ TEST(our_words_are_taken_up_to_the_double_dash)
     ASSERT_EQ(a.level, LOG_DEBUG);
 }
 
-TEST(bad_values_of_ours_are_named)
+TEST(invalid_option_values_are_named)
 {
     struct bootargs a;
     struct err err = ERR_INIT;
@@ -90,7 +90,7 @@ TEST(a_kernel_record_is_taken_apart)
     ASSERT_STR(r.text, "a;b");
 }
 
-TEST(what_is_no_kernel_record_is_refused)
+TEST(invalid_kernel_records_are_refused)
 {
     struct kmsg_record r;
 

@@ -28,11 +28,12 @@ int fw_cfg_read(const char *dir, const char *name, int *fd, void *buf, size_t le
     if (*fd < 0 && open_file(dir, name, fd, err) < 0)
         return -1;
     ssize_t n = pread(*fd, buf, len, 0);
-    /* stat() says 0 for every file of the module: the end is where nothing more can be read. */
+    /* stat() reports size 0 for every file of the module, so reading finds the end. */
     ssize_t beyond = n < 0 ? 0 : pread(*fd, &more, 1, (off_t)len);
     if (n < 0 || beyond < 0)
         return err_sys(err, errno, "read fw_cfg file %s", name);
     if ((size_t)n != len || beyond > 0)
-        return err_set(err, ERR_INVALID, "fw_cfg file %s does not have %zu bytes", name, len);
+        return err_set(err, ERR_INVALID, "invalid size of fw_cfg file %s: must be %zu bytes", name,
+                       len);
     return 0;
 }

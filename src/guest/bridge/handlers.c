@@ -62,15 +62,19 @@ int handlers_fail_code(struct err *err, uint32_t hr)
 {
     char text[BRIDGE_HR_TEXT_SIZE];
 
+    enum reason reason = err->reason;
+
     bridge_hr_text(hr, text);
-    return bridge_err(err, hr, "%s", text);
+    bridge_err(err, hr, "%s", text);
+    return err_blame(err, reason);
 }
 
 int handlers_fail_as(struct err *err, uint32_t hr)
 {
     struct err was = *err;
 
-    return bridge_err(err, hr, "%s", was.msg);
+    bridge_err(err, hr, "%s", was.msg);
+    return err_blame(err, was.reason);
 }
 
 int handlers_fail_process(struct err *err)
@@ -201,17 +205,19 @@ int handlers_shutdown(struct ctx *ctx, struct handlers *h, bool forced, struct e
 {
     struct err ignored = ERR_INIT;
 
-    log_info(ctx, "power off", F_BOOL("forced", forced));
+    log_info(ctx, "powering off", F_BOOL("forced", forced));
     if (!forced) {
         struct ctx grace = ctx_with_timeout(ctx, GRACE_NS);
         if (containers_stop(&grace, h->containers, &ignored) < 0)
-            log_warn(ctx, "containers outlive SIGTERM, going on", F_ERR(&ignored));
+            log_warn(ctx, "containers did not exit on SIGTERM; powering off anyway",
+                     F_ERR(&ignored));
         if (vm_processes_stop(&grace, h->processes, &ignored) < 0)
-            log_warn(ctx, "processes outlive SIGTERM, going on", F_ERR(&ignored));
+            log_warn(ctx, "processes did not exit on SIGTERM; powering off anyway",
+                     F_ERR(&ignored));
         struct ctx syncing = ctx_with_timeout(ctx, SYNC_NS);
         char none = 0;
         if (OFFLOAD(&syncing, sync_files, &none, 0, NULL, "sync", &ignored) < 0)
-            log_warn(ctx, "file systems are not in sync, going on", F_ERR(&ignored));
+            log_warn(ctx, "cannot sync the file systems; powering off anyway", F_ERR(&ignored));
     }
     return h->power_off(err);
 }
@@ -227,7 +233,7 @@ static int shutdown_any(struct ctx *ctx, void *arg, struct server_call *call, st
     return SERVER_SILENT;
 }
 
-/* Start does nothing, also for ids nobody knows: ExecuteProcess is what starts. */
+/* Start does nothing, even for unknown ids: ExecuteProcess starts the container. */
 static int start_container(struct ctx *ctx, void *arg, struct server_call *call, struct err *err)
 {
     return 0;

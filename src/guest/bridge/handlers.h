@@ -1,6 +1,6 @@
 /* handlers.h - what each bridge message does: one table from message to handler. A handler
  * decodes nothing and encodes nothing: it calls one room and turns its errors into the HRESULTs
- * of gcs-protocol.md §2.5. */
+ * of docs/reference/gcs-protocol.md §2.5. */
 #pragma once
 #include "guest/bridge/server.h"
 #include "guest/runtime/container.h"

@@ -11,7 +11,7 @@
 
 #define SCRATCH_LIMIT (2 * NS_PER_S)
 
-/* A container's own errors; the text of crun is what the host shows. */
+/* Maps a container's errors to HRESULTs. The host shows crun's text. */
 static int fail_container(struct err *err)
 {
     switch (err->code) {
@@ -42,7 +42,7 @@ void handlers_notify(void *arg, const char *id, const char *activity_id, enum co
     struct err err = ERR_INIT;
 
     if (server_notify(h->server, &notification, &err) < 0)
-        log_error(NULL, "cannot report the exit of a container", F_STR("cid", id), F_ERR(&err));
+        log_error(NULL, "cannot report the exit of a container", F_STR(LK_CID, id), F_ERR(&err));
 }
 
 int handlers_create(struct ctx *ctx, void *arg, struct server_call *call, struct err *err)

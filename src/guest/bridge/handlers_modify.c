@@ -1,4 +1,4 @@
-/* handlers_modify.c - ModifySettings: what the VM and its containers are given and lose. */
+/* handlers_modify.c - ModifySettings: adds and removes what the VM and its containers use. */
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/err.h"
@@ -28,10 +28,10 @@ static int network(struct ctx *ctx, struct handlers *h, const struct bridge_modi
 
     if (m->action == BRIDGE_REMOVE)
         return nets_remove(ctx, h->nets, b->namespace_id, b->id, err);
-    /* Better than routes that are not what was asked for. */
+    /* Refuses what it cannot configure; wrong routes would be worse. */
     if (b->policy_routing || b->low_metric || b->vpci_assigned)
         return err_set(err, ERR_UNIMPLEMENTED,
-                       "NIC %.64s: policy based routing and assigned devices are not supported",
+                       "NIC %.64s: policy based routing and assigned devices are unsupported",
                        b->id);
     return nets_add(ctx, h->nets, b, err);
 }
@@ -58,7 +58,8 @@ static void forward_free(struct forward *f)
     free(f);
 }
 
-/* One way until its end, which is passed on; an error ends the other way too. */
+/* Copies one direction until its end and closes the other side for writing. An error ends both
+ * directions. */
 static void copy_main(void *arg)
 {
     struct direction *d = arg;
@@ -68,7 +69,7 @@ static void copy_main(void *arg)
     char side = 0;
 
     if (stream_copy(&ctx, d->from, d->to, NULL, &side, &err) == 0) {
-        (void)stream_shutdown(d->to, SHUT_WR); /* it may be gone: then the other way ends */
+        (void)stream_shutdown(d->to, SHUT_WR); /* fails if the peer is gone */
     } else {
         (void)stream_shutdown(f->pod, SHUT_RDWR);
         (void)stream_shutdown(f->host, SHUT_RDWR);
@@ -94,7 +95,7 @@ static int forward_port(struct ctx *ctx, struct handlers *h, const struct bridge
     AUTO_FD int pod = -1, host = -1;
 
     if (h->n_forwards >= NETS_FORWARDS_MAX)
-        return err_set(err, ERR_EXHAUSTED, "%d connections are forwarded already",
+        return err_set(err, ERR_EXHAUSTED, "too many forwarded connections: at most %d",
                        NETS_FORWARDS_MAX);
     h->n_forwards++;
     if (nets_connect(&limited, h->nets, b->namespace_id, b->ipv6, b->port, &pod, err) < 0 ||
@@ -172,13 +173,13 @@ static int layers(struct ctx *ctx, struct handlers *h, const struct bridge_modif
     return storage_uncombine(ctx, h->storage, &l, used, err);
 }
 
-/* We enforce no policy, so only none at all can be promised; and like the original only once. */
+/* The guest enforces no policy, so it accepts only an empty one; like the original, once. */
 static int policy(struct handlers *h, const struct bridge_policy *p, struct err *err)
 {
     if (h->policy_set)
-        return err_set(err, ERR_STATE, "a security policy was set before");
+        return err_set(err, ERR_STATE, "the security policy is already set");
     if (p->policy[0])
-        return err_set(err, ERR_UNIMPLEMENTED, "this guest enforces no security policy");
+        return err_set(err, ERR_UNIMPLEMENTED, "security policies are unsupported by this guest");
     h->policy_set = true;
     return 0;
 }
@@ -237,7 +238,7 @@ static int change(struct ctx *ctx, struct handlers *h, const struct server_call 
     case BRIDGE_RES_SECURITY_POLICY:
         return policy(h, &m->policy, err);
     default:
-        return bridge_err(err, BRIDGE_HR_NOT_IMPLEMENTED, "%s is not supported by this guest",
+        return bridge_err(err, BRIDGE_HR_NOT_IMPLEMENTED, "unsupported by this guest: %s",
                           bridge_resource_name(m->resource));
     }
 }

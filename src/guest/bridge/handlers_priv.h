@@ -3,7 +3,7 @@
 #include "guest/bridge/handlers.h"
 #include "guest/stdio/dial.h"
 
-/* Errors that are nothing but their number, as the real guest words them. */
+/* Errors that have only a number, with the original guest's text. */
 int handlers_fail_code(struct err *err, uint32_t hr);
 /* Gives an error of another room its HRESULT, and keeps its text. */
 int handlers_fail_as(struct err *err, uint32_t hr);

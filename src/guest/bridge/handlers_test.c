@@ -142,7 +142,7 @@ static void expect_code(struct world *w, struct ctx *ctx, uint32_t pid, long lon
     ASSERT_EQ(json_integer_value(js_get(r, "ExitCode")), code);
 }
 
-TEST_FIBER(a_process_runs_and_its_exit_is_told_once)
+TEST_FIBER(a_process_runs_and_its_exit_is_reported_once)
 {
     struct world w;
 
@@ -216,7 +216,7 @@ TEST_FIBER(a_wait_times_out_with_its_code)
     world_release(&w, ctx);
 }
 
-TEST_FIBER(signals_are_sent_and_refused_as_they_should)
+TEST_FIBER(valid_signals_are_sent_and_invalid_ones_are_refused)
 {
     struct world w;
 
@@ -263,8 +263,8 @@ TEST_FIBER(an_unknown_container_has_one_code_for_all)
     world_release(&w, ctx);
 }
 
-/* A create that fails, but not at once: no file system takes a name of that length, and it is a
- * thread that is told so. */
+/* A create that fails, but not at once: a thread finds that no file system accepts a name of that
+ * length. */
 struct create {
     struct handlers *h;
     struct ctx *ctx;
@@ -288,8 +288,8 @@ static void create_main(void *arg)
     c->ret = container_create(c->ctx, c->h->containers, &config, &c->err);
 }
 
-/* Whoever asks for the end of what is being made waits until it is made, or is not. */
-TEST_FIBER(a_container_whose_create_fails_meanwhile_is_none_for_its_delete)
+/* A delete waits until the create has succeeded or failed. */
+TEST_FIBER(a_delete_during_a_failing_create_finds_no_container)
 {
     AUTO(containers_free)
     struct containers *containers = containers_new(&(struct containers_opts){ .loop = ctx->loop });
@@ -344,7 +344,7 @@ TEST_FIBER(properties_of_the_vm_are_refused_but_for_its_clock)
     world_release(&w, ctx);
 }
 
-TEST_FIBER(stacks_show_who_waits_for_what_and_always_fit)
+TEST_FIBER(stacks_show_each_fiber_with_what_it_waits_for_and_always_fit)
 {
     struct world w;
 

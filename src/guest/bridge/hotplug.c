@@ -42,8 +42,8 @@ static const struct limit {
     { "fs/file-max", 1, { { 10 * 1024, 1, 0 } } },
     /* fs/notify/inotify: 1 % of the memory, about 1 KiB a watch. */
     { "fs/inotify/max_user_watches", 1, { { 100 * 1024, 1, 1048576 } } },
-    /* fs/eventpoll.c: 128 bytes a watch, counted per user: root of each container and we have one
-     * number together. A container's memory ends before this does. */
+    /* fs/eventpoll.c: 128 bytes a watch, counted per user. Root of all containers and the agent
+       share one count. A container reaches its memory limit before this one. */
     { "fs/epoll/max_user_watches", 1, { { 128, 1, 0 } } },
     { "net/ipv4/tcp_mem",
       3,
@@ -80,8 +80,8 @@ static void raise_one(const char *root, const struct limit *l, uint64_t total)
     }
     int r = more ? file_write(path, text.data, text.len, 0644) : 0;
     if (r < 0)
-        log_warn(NULL, "a limit of the kernel stays low", F_STR("path", path),
-                 F_STR("error", strerror(-r)));
+        log_warn(NULL, "cannot raise a kernel limit; it stays as it is", F_STR("path", path),
+                 F_STR(LK_ERROR, strerror(-r)));
 }
 
 void limits_raise(const char *root, uint64_t total)
@@ -90,7 +90,7 @@ void limits_raise(const char *root, uint64_t total)
 
     for (size_t i = 0; i < ARRAY_LEN(limits); i++)
         raise_one(root, &limits[i], total);
-    /* For what we start from now on; kernel/fork.c again. */
+    /* For processes that the agent starts from now on; kernel/fork.c again. */
     rlim_t want = (rlim_t)(total / THREAD_BYTES / 2);
     if (getrlimit(RLIMIT_NPROC, &have) == 0 && have.rlim_max < want) {
         const struct rlimit nproc = { want, want };
@@ -132,8 +132,8 @@ unsigned hotplug_online(const char *root)
             continue;
         int r = file_write(path, "1", 1, 0644);
         if (r < 0)
-            log_warn(NULL, "vCPU stays offline", F_STR("cpu", e->d_name),
-                     F_STR("error", strerror(-r)));
+            log_warn(NULL, "cannot bring a vCPU online", F_STR("cpu", e->d_name),
+                     F_STR(LK_ERROR, strerror(-r)));
         else
             n++;
     }
@@ -161,7 +161,7 @@ static void raise_limit(void)
     (void)sysinfo(&si); /* cannot fail */
     uint64_t total = (uint64_t)si.totalram * si.mem_unit;
     if (cgroup_limit_pods(CGROUP_ROOT, total, &err) < 0)
-        log_warn(NULL, "the pods' memory limit stays as it was", F_ERR(&err));
+        log_warn(NULL, "cannot raise the pods' memory limit; it stays as it was", F_ERR(&err));
     limits_raise("/proc/sys", total);
 }
 
@@ -176,7 +176,7 @@ static void act(unsigned news)
         raise_limit();
 }
 
-/* All that has come; an event that got lost may have been either. */
+/* Reads all pending events. A lost event may have been of either kind. */
 static int drain(int fd, unsigned *news)
 {
     char buf[EVENT_MAX + 1];
@@ -224,7 +224,7 @@ int hotplug_start(struct loop *loop, struct err *err)
     h->loop = loop;
     h->fd = TAKE_FD(fd);
     fiber_go(loop, listen_main, h, "hotplug");
-    /* What came before we listened. */
+    /* Handles what was added before the agent listened. */
     act(HOTPLUG_CPU | HOTPLUG_MEMORY);
     return 0;
 }

@@ -1,6 +1,6 @@
 /* hotplug.h - what the host adds while the VM runs: vCPUs are brought online, since the kernel
- * leaves that to us, and more memory raises what the pods may use. Listens to the kernel's own
- * events; silent when nothing comes. */
+ * leaves that to user space, and more memory raises the pods' memory limit. Listens to the kernel's
+ * own events; does not poll. */
 #pragma once
 
 #include <stdbool.h>
@@ -9,7 +9,7 @@
 struct err;
 struct loop;
 
-/* Looks once at what is there, then goes on in a fiber for the life of the VM. */
+/* Handles what is there, then listens in a fiber for the life of the VM. */
 int hotplug_start(struct loop *loop, struct err *err);
 
 /* Whether the VM has a virtio-mem device, below root (/sys/bus/virtio/devices). */
@@ -18,7 +18,7 @@ bool hotplug_has_memory(const char *root);
 /* One event of the kernel: "ACTION@/devices/…". */
 enum hotplug_news { HOTPLUG_NOTHING = 0, HOTPLUG_CPU = 1, HOTPLUG_MEMORY = 2 };
 enum hotplug_news hotplug_read(const char *text);
-/* Brings every vCPU below root (/sys/devices/system/cpu) online that is not; how many it were. */
+/* Brings every offline vCPU below root (/sys/devices/system/cpu) online; returns how many. */
 unsigned hotplug_online(const char *root);
 
 /* What the kernel derived from the memory it found when it booted, and does not derive

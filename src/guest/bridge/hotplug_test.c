@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-TEST(events_of_vcpus_and_memory_are_told_from_the_rest)
+TEST(events_of_vcpus_and_memory_are_distinguished_from_the_rest)
 {
     ASSERT_EQ(hotplug_read("add@/devices/system/cpu/cpu3"), HOTPLUG_CPU);
     ASSERT_EQ(hotplug_read("online@/devices/system/memory/memory33"), HOTPLUG_MEMORY);

@@ -73,7 +73,7 @@ static void log_record(struct reader *r, const struct kmsg_record *rec)
            F_U("timesincebootmicro", rec->usec), F_STR("flags", flags));
 }
 
-/* All that is there now. -1 when nothing can be read any more. */
+/* Logs all pending records. -1: the device can no longer be read. */
 static int read_some(struct reader *r, int fd)
 {
     AUTO_FREE char *raw = mem_alloc(RECORD_MAX + 1);
@@ -90,7 +90,7 @@ static int read_some(struct reader *r, int fd)
         } else if (errno == EAGAIN) {
             return 0;
         } else if (errno != EPIPE && errno != EINTR && errno != EINVAL) {
-            return -1; /* EPIPE: records were overwritten before we read them; go on */
+            return -1; /* EPIPE: the kernel has overwritten records that were not read yet */
         }
     }
 }
@@ -107,7 +107,7 @@ static void reader_main(void *arg)
     while (fd >= 0 && loop_wait_fd(&ctx, fd, POLLIN, "kernel message", &err) == 0)
         if (read_some(r, fd) < 0)
             break;
-    log_warn(&ctx, "kernel messages are not logged", F_ERR(&err));
+    log_warn(&ctx, "cannot read kernel messages; the log lacks them", F_ERR(&err));
     free(r);
 }
 

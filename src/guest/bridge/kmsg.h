@@ -16,5 +16,5 @@ struct kmsg_record {
 /* "prio,seq,usec,flags[,…];text\n KEY=value…". 0 or -EBADMSG. Longer texts are cut. */
 int kmsg_parse(const char *raw, struct kmsg_record *ret);
 /* A fiber that logs every record of at most this priority, from the oldest the kernel still has,
- * for the life of the loop. A kernel without /dev/kmsg is warned of. */
+ * for the life of the loop. Logs a warning if the kernel has no /dev/kmsg. */
 void kmsg_start(struct loop *loop, unsigned max_priority);

@@ -25,13 +25,14 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
-/* Of a template only, and so what a clone waits for at most. */
+/* Used by a template only; a clone waits at most this long. */
 #define TOKEN_PAUSE_NS (5 * NS_PER_MS)
 #define READ_TRIES 8
-#define CONNECT_NS (20 * NS_PER_S) /* the host may be busy with others */
+#define CID_PAUSE_NS NS_PER_MS
+#define CONNECT_NS (20 * NS_PER_S) /* the host may be busy */
 #define INTERFACE_NS (5 * NS_PER_S)
 #define LOOK_NS (20 * NS_PER_MS)
-#define SYSFS_MAX 4096 /* what sysfs says is the size of each of its files */
+#define SYSFS_MAX 4096 /* the size that sysfs reports for each of its files */
 
 /* True with its name if an interface has the link's MAC. */
 static bool find_interface(char ret_name[IFNAMSIZ])
@@ -93,7 +94,7 @@ static int fix_neighbour(int fd, const char *name, struct err *err)
     struct ether_addr mac;
 
     if (!ether_aton_r(LINK_HOST_MAC, &mac))
-        return err_set(err, ERR_INTERNAL, "bad MAC %s", LINK_HOST_MAC);
+        return err_set(err, ERR_INTERNAL, "invalid MAC %s", LINK_HOST_MAC);
     set_addr(&req.arp_pa, inet_addr(LINK_HOST_ADDR));
     req.arp_ha.sa_family = ARPHRD_ETHER;
     memcpy(req.arp_ha.sa_data, &mac, sizeof(mac));
@@ -125,7 +126,8 @@ struct link {
     struct link_opts opts;
     uint8_t token[LINK_TOKEN_BYTES];
     bool have_token;
-    bool looked; /* at a boot block before: the VM is a clone if another one comes */
+    bool looked; /* has seen a boot block: the VM is a clone if another one comes */
+    uint32_t cid, vsock_port;
 };
 
 static const struct dialer_ops link_ops;
@@ -154,20 +156,22 @@ struct dialer *link_dialer(struct link *l)
 
 /* --- the boot block --- */
 
-/* The block tells the host's clock when the VM was spawned. Since then passed, at a cold boot, our
- * uptime; a clone's uptime is mostly its template's, and what its restore took it cannot know: the
- * host sets the clock again when the bridge is up. */
+/* The block holds the host's time when the VM was spawned. At a cold boot, the guest's uptime has
+ * passed since then. A clone's uptime is mostly its template's, and it cannot know how long its
+ * restore took: the host sets the clock again when the bridge is up. */
 static void apply(const struct link_boot *boot, bool clone)
 {
     struct err err = ERR_INIT;
 
-    /* Each on its own: a VM with a wrong clock is better than none. */
+    /* Each step is tried even if another fails: a VM with a wrong clock is better than no VM. */
     if (seed_entropy(boot->seed, sizeof(boot->seed), &err) < 0 || seed_reseed(&err) < 0)
-        log_warn(NULL, "cannot seed the random generator, going on", F_ERR(&err));
+        log_warn(NULL, "cannot seed the random generator; continuing with the kernel's own entropy",
+                 F_ERR(&err));
     if (seed_clock(boot->wall_ns + (clone ? 0 : seed_uptime()), &err) < 0)
-        log_warn(NULL, "cannot set the clock, going on", F_ERR(&err));
+        log_warn(NULL, "cannot set the clock; continuing until the host sets it", F_ERR(&err));
     if (seed_identity(&err) < 0)
-        log_warn(NULL, "cannot set host name and machine id, going on", F_ERR(&err));
+        log_warn(NULL, "cannot set host name and machine id; continuing with those of the image",
+                 F_ERR(&err));
 }
 
 static bool all_zero(const uint8_t *data, size_t len)
@@ -179,8 +183,8 @@ static bool all_zero(const uint8_t *data, size_t len)
     return any == 0;
 }
 
-/* A template may be saved in the middle of a read, whose second half a clone then has from another
- * block: only what was read twice is believed. */
+/* A template may be saved in the middle of a read. Its clone would then read the second half from
+ * another block, so a block counts only if two reads agree. */
 static int read_whole(struct link *l, uint8_t raw[LINK_BOOT_BYTES], struct err *err)
 {
     uint8_t again[LINK_BOOT_BYTES];
@@ -192,13 +196,14 @@ static int read_whole(struct link *l, uint8_t raw[LINK_BOOT_BYTES], struct err *
             break;
         memcpy(raw, again, sizeof(again));
         if (i == READ_TRIES - 1)
-            r = err_set(err, ERR_INVALID, "%s is another one at each look", LINK_BOOT_FILE);
+            r = err_set(err, ERR_INVALID, "%s changed between reads, %d times", LINK_BOOT_FILE,
+                        READ_TRIES);
     }
     mem_wipe(again, sizeof(again));
     return r;
 }
 
-/* A token that we have not seen means a VM that we have not been. */
+/* A new token means that this VM is a clone that has just started. */
 static int refresh(struct link *l, struct err *err)
 {
     uint8_t raw[LINK_BOOT_BYTES];
@@ -212,9 +217,11 @@ static int refresh(struct link *l, struct err *err)
         return err_wrap(err, "boot block");
     if (all_zero(boot.token, sizeof(boot.token))) {
         l->have_token = false;
-        r = err_set(err, ERR_UNAVAILABLE, "boot block has no token yet");
+        r = err_set(err, ERR_UNAVAILABLE, "the boot block has no token yet");
     } else if (!l->have_token || !link_token_equal(l->token, boot.token)) {
         memcpy(l->token, boot.token, sizeof(l->token));
+        l->cid = boot.cid;
+        l->vsock_port = boot.vsock_port;
         l->have_token = true;
         if (l->looked && !boot.repeat && l->opts.on_clone)
             l->opts.on_clone(l->opts.arg);
@@ -228,16 +235,20 @@ static int refresh(struct link *l, struct err *err)
     return r;
 }
 
+bool link_is_foreign(const struct link *l)
+{
+    return l->opts.transport == LINK_VSOCK && !l->looked;
+}
+
 int link_await_token(struct ctx *ctx, struct link *l, struct err *err)
 {
     bool told = false;
 
-    if (l->opts.transport == LINK_VSOCK) {
-        struct err none = ERR_INIT;
-        (void)refresh(l, &none); /* hosts other than ours have no such block */
-        return 0;
-    }
     while (refresh(l, err) < 0) {
+        if (link_is_foreign(l)) {
+            err_clear(err);
+            return 0;
+        }
         if (err->code != ERR_UNAVAILABLE)
             return -1;
         if (!told && l->opts.on_waiting)
@@ -281,20 +292,11 @@ static int set_blocking(int fd, struct err *err)
     return 0;
 }
 
-static int dial_tcp(struct ctx *ctx, struct link *l, uint32_t port, int fd, struct err *err)
+static int send_preface(const struct link *l, uint32_t port, int fd, struct err *err)
 {
-    struct sockaddr_in to = {
-        .sin_family = AF_INET,
-        .sin_port = htons(l->opts.host_port ? l->opts.host_port : LINK_TCP_PORT),
-        .sin_addr.s_addr = l->opts.host_addr ? htonl(l->opts.host_addr) : inet_addr(LINK_HOST_ADDR),
-    };
     struct link_preface preface = { .port = port };
     uint8_t raw[LINK_PREFACE_BYTES];
-    int on = 1;
 
-    if (socket_connect(ctx, fd, (struct sockaddr *)&to, sizeof(to), err) < 0)
-        return -1;
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)); /* only slower without */
     memcpy(preface.token, l->token, sizeof(preface.token));
     link_preface_encode(&preface, raw);
     /* Always fits into the buffer of a fresh connection. */
@@ -304,17 +306,54 @@ static int dial_tcp(struct ctx *ctx, struct link *l, uint32_t port, int fd, stru
     mem_wipe(&preface, sizeof(preface));
     if (n < 0)
         return err_sys(err, sent_errno, "send the preface");
-    return n == sizeof(raw) ? 0 : err_set(err, ERR_INTERNAL, "preface cut at %zd bytes", n);
+    return n == sizeof(raw) ? 0
+                            : err_set(err, ERR_INTERNAL,
+                                      "cannot send the preface: only %zd bytes were accepted", n);
 }
 
-static int dial_vsock(struct ctx *ctx, uint32_t port, int fd, struct err *err)
+static int dial_tcp(struct ctx *ctx, struct link *l, int fd, struct err *err)
+{
+    struct sockaddr_in to = {
+        .sin_family = AF_INET,
+        .sin_port = htons(l->opts.host_port ? l->opts.host_port : LINK_TCP_PORT),
+        .sin_addr.s_addr = l->opts.host_addr ? htonl(l->opts.host_addr) : inet_addr(LINK_HOST_ADDR),
+    };
+    int on = 1;
+
+    if (socket_connect(ctx, fd, (struct sockaddr *)&to, sizeof(to), err) < 0)
+        return -1;
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)); /* only slower without */
+    return 0;
+}
+
+/* A clone has its template's CID until the kernel has handled the device's event; what it sends
+ * until then the host drops. */
+static int await_cid(struct ctx *ctx, uint32_t cid, struct err *err)
+{
+    struct ctx bounded = ctx_with_timeout(ctx, CONNECT_NS);
+    AUTO_FD int fd = open("/dev/vsock", O_RDONLY | O_CLOEXEC);
+    uint32_t now = 0;
+
+    if (fd < 0)
+        return err_sys(err, errno, "open /dev/vsock");
+    while (ioctl(fd, IOCTL_VM_SOCKETS_GET_LOCAL_CID, &now) == 0 && now != cid)
+        if (fiber_sleep(&bounded, CID_PAUSE_NS, err) < 0)
+            return err_wrap(err, "the VM has vsock CID %u, not %u", now, cid);
+    return 0;
+}
+
+static int dial_vsock(struct ctx *ctx, struct link *l, uint32_t port, int fd, struct err *err)
 {
     const struct sockaddr_vm to = {
         .svm_family = AF_VSOCK,
-        .svm_port = port,
-        .svm_cid = VMADDR_CID_HOST,
+        .svm_port = l->vsock_port ? l->vsock_port : port,
+        .svm_cid = l->opts.host_addr ? l->opts.host_addr : VMADDR_CID_HOST,
     };
+    const struct timeval patience = { .tv_sec = CONNECT_NS / NS_PER_S }; /* 2 s without */
 
+    if (l->cid && await_cid(ctx, l->cid, err) < 0)
+        return -1;
+    (void)setsockopt(fd, AF_VSOCK, SO_VM_SOCKETS_CONNECT_TIMEOUT, &patience, sizeof(patience));
     return socket_connect(ctx, fd, (const struct sockaddr *)&to, sizeof(to), err);
 }
 
@@ -322,16 +361,18 @@ static int link_dial(struct ctx *ctx, struct dialer *d, uint32_t port, int *ret_
 {
     struct link *l = CONTAINER_OF(d, struct link, dialer);
     bool tcp = l->opts.transport == LINK_TCP;
-    struct err none = ERR_INIT;
 
-    if (refresh(l, tcp ? err : &none) < 0 && tcp)
-        return -1;
+    if (refresh(l, err) < 0) {
+        if (!link_is_foreign(l))
+            return -1;
+        err_clear(err);
+    }
     AUTO_FD int fd =
         socket(tcp ? AF_INET : AF_VSOCK, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return err_sys(err, errno, "socket");
-    if ((tcp ? dial_tcp(ctx, l, port, fd, err) : dial_vsock(ctx, port, fd, err)) < 0 ||
-        set_blocking(fd, err) < 0)
+    if ((tcp ? dial_tcp(ctx, l, fd, err) : dial_vsock(ctx, l, port, fd, err)) < 0 ||
+        (!link_is_foreign(l) && send_preface(l, port, fd, err) < 0) || set_blocking(fd, err) < 0)
         return -1;
     *ret_fd = TAKE_FD(fd);
     return 0;

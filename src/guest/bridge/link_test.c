@@ -1,4 +1,5 @@
-/* link_test.c - dialling over real TCP on the loopback device, with a boot block of our own. */
+/* link_test.c - dialling over real TCP on the loopback device, and over vsock where the kernel has
+ * a loopback for it, with a boot block of our own. */
 #include "base/ctx.h"
 #include "base/fd.h"
 #include "base/loop.h"
@@ -7,6 +8,7 @@
 #include "proto/link.h"
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <linux/vm_sockets.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <string.h>
@@ -93,7 +95,7 @@ TEST_FIBER(a_template_opens_no_socket)
     ASSERT_EQ(after, before);
 }
 
-TEST_VIRTUAL(a_template_waits_until_it_is_somebody)
+TEST_VIRTUAL(a_template_waits_until_it_has_a_token)
 {
     AUTO(link_free) struct link *l = make(read_block, 1);
     struct ctx brief = ctx_with_timeout(ctx, 1000 * 1000 * 1000);
@@ -113,8 +115,8 @@ static void count_clone(void *arg)
     ++*(unsigned *)arg;
 }
 
-/* What a template has logged was told when it was built; only the clone that proves it repeats it.
- */
+/* The template's builder has logged its lines; only the clone that proves the template sends them
+ * again. */
 TEST_VIRTUAL(a_clone_forgets_its_templates_log_and_the_one_that_proves_it_does_not)
 {
     for (unsigned repeat = 0; repeat < 2; repeat++) {
@@ -137,7 +139,7 @@ TEST_VIRTUAL(a_clone_forgets_its_templates_log_and_the_one_that_proves_it_does_n
         ASSERT_OK(link_await_token(ctx, l, &err), err);
         ASSERT_EQ(forgot, repeat ? 0 : 1);
     }
-    /* One that boots by itself has nothing to forget. */
+    /* A VM that boots cold has no lines to forget. */
     unsigned forgot = 0;
     AUTO(link_free)
     struct link *l = link_new(&(struct link_opts){ .transport = LINK_TCP,
@@ -175,4 +177,90 @@ TEST_FIBER(a_host_that_does_not_listen_is_an_error_at_once)
     block.token[0] = 1;
     ASSERT_FAIL(dialer_dial(ctx, link_dialer(l), 109, &fd, &err), err, ERR_UNAVAILABLE);
     ASSERT_HAS(err.msg, "port 109");
+}
+
+/* --- vsock --- */
+
+static int read_nothing(void *arg, void *buf, size_t len, struct err *err)
+{
+    return err_set(err, ERR_UNAVAILABLE, "no fw_cfg device: this is not a QEMU machine");
+}
+
+static struct link *make_vsock(link_read_boot *boot)
+{
+    return link_new(&(struct link_opts){ .transport = LINK_VSOCK,
+                                         .read_boot = boot,
+                                         .host_addr = VMADDR_CID_LOCAL,
+                                         .no_seed = true });
+}
+
+/* Only where it cannot leave this machine, which may be a VM itself. */
+static int listen_on_vsock(uint32_t *ret_port)
+{
+    struct sockaddr_vm a = { .svm_family = AF_VSOCK,
+                             .svm_cid = VMADDR_CID_LOCAL,
+                             .svm_port = VMADDR_PORT_ANY };
+    socklen_t len = sizeof(a);
+
+    if (access("/sys/module/vsock_loopback", F_OK) < 0)
+        tap_skip("no loopback for vsock: modprobe vsock_loopback");
+    int fd = socket(AF_VSOCK, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (bind(fd, (struct sockaddr *)&a, sizeof(a)) < 0 || listen(fd, 8) < 0 ||
+        getsockname(fd, (struct sockaddr *)&a, &len) < 0)
+        tap_skip("no vsock: %m");
+    *ret_port = a.svm_port;
+    return fd;
+}
+
+TEST_FIBER(over_vsock_one_port_of_the_host_takes_all_connections_with_a_preface)
+{
+    uint32_t port = 0;
+    AUTO_FD int listener = listen_on_vsock(&port), fd = -1;
+    AUTO(link_free) struct link *l = make_vsock(read_block);
+    uint8_t raw[LINK_PREFACE_BYTES];
+    struct link_preface preface;
+    struct err err = ERR_INIT;
+
+    block = (struct link_boot){ .token = { 9 }, .vsock_port = port };
+    ASSERT_OK(link_await_token(ctx, l, &err), err);
+    ASSERT(!link_is_foreign(l));
+    ASSERT_OK(dialer_dial(ctx, link_dialer(l), 0x40000007, &fd, &err), err);
+    ASSERT_OK(loop_wait_fd(ctx, listener, POLLIN, "connection", &err), err);
+    AUTO_FD int host = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    ASSERT_EQ(fd_read_full(host, raw, sizeof(raw)), LINK_PREFACE_BYTES);
+    ASSERT_EQ(link_preface_decode(raw, &preface), 0);
+    ASSERT_EQ(preface.port, 0x40000007);
+    ASSERT(link_token_equal(preface.token, block.token));
+}
+
+TEST_FIBER(a_vsock_host_without_a_boot_block_gets_plain_connections_to_its_ports)
+{
+    uint32_t port = 0;
+    AUTO_FD int listener = listen_on_vsock(&port), fd = -1;
+    AUTO(link_free) struct link *l = make_vsock(read_nothing);
+    struct err err = ERR_INIT;
+    char byte;
+
+    ASSERT_OK(dialer_dial(ctx, link_dialer(l), port, &fd, &err), err);
+    ASSERT_OK(loop_wait_fd(ctx, listener, POLLIN, "connection", &err), err);
+    AUTO_FD int host = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    ASSERT_EQ(write(fd, "x", 1), 1);
+    ASSERT_EQ(read(host, &byte, 1), 1);
+    ASSERT_EQ(byte, 'x');
+}
+
+TEST_VIRTUAL(over_vsock_a_template_waits_and_a_foreign_host_is_not_waited_for)
+{
+    AUTO(link_free) struct link *ours = make_vsock(read_block), *foreign = make_vsock(read_nothing);
+    struct ctx brief = ctx_with_timeout(ctx, 1000 * 1000 * 1000);
+    struct err err = ERR_INIT;
+
+    block = (struct link_boot){ 0 };
+    ASSERT_FAIL(link_await_token(&brief, ours, &err), err, ERR_DEADLINE);
+    ASSERT(!link_is_foreign(ours));
+    block.token[5] = 1;
+    err_clear(&err);
+    ASSERT_OK(link_await_token(ctx, ours, &err), err);
+    ASSERT_OK(link_await_token(ctx, foreign, &err), err);
+    ASSERT(link_is_foreign(foreign));
 }

@@ -23,7 +23,7 @@ struct logport {
     struct stream *host; /* NULL: not connected */
     bool running;        /* the relay fiber exists */
     bool mid_line;       /* the last connection broke inside a line */
-    uint64_t told;       /* dropped lines the host knows of */
+    uint64_t told;       /* dropped lines reported to the host */
     struct cancel stop;
     struct fibers relay;
 };
@@ -97,7 +97,7 @@ static int relay_chunk(struct ctx *ctx, struct logport *p, struct err *err)
     return 0;
 }
 
-/* There is room again: say what is missing, once. */
+/* Reports, once there is room again, how many lines are missing. */
 static void tell_dropped(struct ctx *ctx, struct logport *p)
 {
     uint64_t dropped = log_dropped();
@@ -147,7 +147,7 @@ static void retry(void *arg)
     struct err err = ERR_INIT;
 
     if (logport_connect(&ctx, p, p->dialer, p->port, &err) < 0)
-        log_debug(&ctx, "cannot dial the log port", F_ERR(&err));
+        log_debug(&ctx, "cannot connect to the host's log port", F_ERR(&err));
 }
 
 void logport_retry(struct logport *p)

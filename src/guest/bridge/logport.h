@@ -1,6 +1,6 @@
 /* logport.h - the log's way to the host: lines wait in a pipe, whose 64 KiB are the bound, until
  * the host's log port is connected. When the pipe is full the newest lines are dropped and
- * counted, so that the first ones of a boot are kept; the count is told when lines flow again. */
+ * counted, so that the first ones of a boot are kept; the count is logged when lines flow again. */
 #pragma once
 #include "base/log.h"
 #include "base/mem.h"
@@ -22,9 +22,9 @@ AUTO_DEFINE(struct logport *, logport_free);
  * failure or a loss logport_retry() dials again. */
 int logport_connect(struct ctx *ctx, struct logport *p, struct dialer *d, uint32_t port,
                     struct err *err);
-/* A sign that the host is there (the bridge connected): never waits. */
+/* Called when the bridge has connected, so the host should answer. Never waits. */
 void logport_retry(struct logport *p);
-/* What waits for the host is dropped, and so is the count of what was dropped before. */
+/* Drops the lines that wait for the host, and resets the count of dropped lines. */
 void logport_forget(struct logport *p);
 /* A whole line of JSON with its line feed, whatever the level; dropped if there is no room. */
 void logport_line(struct logport *p, const char *line, size_t len);

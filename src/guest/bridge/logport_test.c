@@ -60,7 +60,7 @@ TEST_FIBER(lines_from_before_the_connection_arrive_first)
     dial_pair_free(host);
 }
 
-TEST_FIBER(what_is_forgotten_does_not_arrive)
+TEST_FIBER(forgotten_lines_do_not_arrive)
 {
     struct dial_pair *host = dial_pair_new();
     struct logport *p;

@@ -25,7 +25,8 @@ static int random_ioctl(unsigned long request, void *arg, const char *what, stru
 int seed_entropy(const void *data, size_t len, struct err *err)
 {
     if (len == 0 || len > SEED_CHUNK)
-        return err_set(err, ERR_INVALID, "%zu bytes of entropy", len);
+        return err_set(err, ERR_INVALID, "invalid amount of entropy: %zu bytes, must be 1–%d", len,
+                       SEED_CHUNK);
 
     size_t size = sizeof(struct rand_pool_info) + len;
     AUTO_FREE struct rand_pool_info *info = mem_zalloc(size);

@@ -1,5 +1,5 @@
-/* seed.h - what makes this VM itself and no copy of another: random seed, clock, host name,
- * machine id. Leaf code; never waits. */
+/* seed.h - what makes a clone differ from its template: random seed, clock, host name, machine id.
+ * Leaf code; never waits. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -10,7 +10,7 @@ struct err;
 
 /* Mixes data (at most SEED_CHUNK bytes) into the kernel's generator, counted as full entropy. */
 int seed_entropy(const void *data, size_t len, struct err *err);
-/* Makes the generator use what was mixed in, at once. */
+/* Makes the generator use the new entropy immediately. */
 int seed_reseed(struct err *err);
 /* Nanoseconds since the kernel started. */
 uint64_t seed_uptime(void);

@@ -15,7 +15,7 @@
 #include <string.h>
 
 #define REDIAL_NS (100 * NS_PER_MS)
-/* The real host gives up on a call after this and kills the bridge. */
+/* The original's host gives up on a call after this time and closes the bridge. */
 #define CALL_NS (300 * NS_PER_S)
 #define TRIM_NS (2 * NS_PER_S)
 #define REFUSALS_PER_S 20 /* log lines */
@@ -45,13 +45,14 @@ struct server {
     size_t bytes;      /* of requests being worked on */
     struct list notifications;
     bool flushing;
-    struct log_rate refusals, connects; /* a host may do nonsense as fast as it likes */
+    struct log_rate refusals,
+        connects; /* limits log lines, because a faulty host may send any number of requests */
     bool trimming;
     uint64_t last_ns; /* a request was done */
     struct server_stats stats;
 };
 
-/* Of a request that the host traces: its steps, which its answer tells. */
+/* The steps of a request that the host traces; the answer carries them. */
 struct traced {
     struct span_sink sink;
     struct span span;
@@ -66,7 +67,7 @@ struct work {
     struct bridge_header header;
     uint8_t *payload;
     struct server_call call;
-    char *activity_id;     /* ours, once the request is forgotten */
+    char *activity_id;     /* owned, after the request was freed */
     const char *crowded;   /* refuse it: why; NULL: do not */
     struct traced *traced; /* NULL: it is not */
 };
@@ -124,7 +125,7 @@ static int conn_write(struct conn *c, struct loop *loop, const struct sbuf *fram
         gate_leave(held);
     }
     if (r < 0)
-        cancel_fire(&c->lost, ERR_UNAVAILABLE, "bridge is lost");
+        cancel_fire(&c->lost, ERR_UNAVAILABLE, "the bridge is lost");
     if (--c->users == 0)
         waitq_wake_all(&c->unused);
     return r;
@@ -139,12 +140,12 @@ static bool send_answer(struct server *s, const struct work *w)
     if (s->conn && !s->conn->lost.fired && conn_write(s->conn, s->loop, &frame, &err) == 0)
         return true;
     s->stats.dropped++;
-    log_warn(NULL, "answer dropped: no bridge",
-             F_STR("operation", bridge_message_name(w->header.type)), F_U("id", w->header.id));
+    log_warn(NULL, "answer dropped: the bridge is not connected",
+             F_STR(LK_OPERATION, bridge_message_name(w->header.type)), F_U("id", w->header.id));
     return false;
 }
 
-/* What is queued goes out in order; each leaves the queue only once it is written. */
+/* Sends the queue in order; a notification leaves it only once it is written. */
 static void flush_notifications(struct server *s)
 {
     struct err err = ERR_INIT;
@@ -170,7 +171,7 @@ int server_notify(struct server *s, const struct bridge_notification *n, struct 
     AUTO(sbuf_release) struct sbuf frame = { 0 };
 
     if (s->stats.notifications >= SERVER_NOTIFICATIONS)
-        return err_set(err, ERR_EXHAUSTED, "%d notifications wait for a host",
+        return err_set(err, ERR_EXHAUSTED, "too many notifications wait for the host: at most %d",
                        SERVER_NOTIFICATIONS);
     if (bridge_notification_encode(n, &frame, err) < 0)
         return -1;
@@ -219,7 +220,7 @@ void server_call_forget_request(struct server_call *call)
     waitq_wake_all(&w->server->room);
 }
 
-/* The last place is the whole request's, which ends last. */
+/* The last slot is for the whole request, which ends last. */
 static void put_step(struct span_sink *sink, const struct span *s)
 {
     struct traced *t = CONTAINER_OF(sink, struct traced, sink);
@@ -276,7 +277,7 @@ static int work_run(struct ctx *ctx, struct work *w, struct err *err)
     return w->entry->handle(ctx, w->server->opts.arg, call, err);
 }
 
-/* Once no request has come for a while, what they needed goes back to the VM. */
+/* Gives freed memory back to the VM once no request has come for a while. */
 static void trim_fiber(void *arg)
 {
     struct server *s = arg;
@@ -284,7 +285,7 @@ static void trim_fiber(void *arg)
     struct err ignored = ERR_INIT;
     uint64_t now;
 
-    /* Those under way come back here when they are done. */
+    /* The requests under way call this again when they are done. */
     while ((now = loop_now(s->loop)) < s->last_ns + s->opts.trim_ns)
         if (fiber_sleep(&ctx, s->last_ns + s->opts.trim_ns - now, &ignored) < 0)
             return;
@@ -339,10 +340,10 @@ static void work_fiber(void *arg)
         bridge_response_fail(&w->call.resp, &err);
         if (log_rate_ok(&s->refusals, loop_now(s->loop)))
             log_warn(&ctx, "request refused", F_U("untold", s->refusals.lost),
-                     F_STR("operation", name), F_U("id", w->header.id), F_ERR(&err));
+                     F_STR(LK_OPERATION, name), F_U("id", w->header.id), F_ERR(&err));
     } else {
-        log_debug(&ctx, "request done", F_STR("operation", name), F_U("id", w->header.id),
-                  F_NS("duration", loop_now(s->loop) - began));
+        log_debug(&ctx, "request done", F_STR(LK_OPERATION, name), F_U("id", w->header.id),
+                  F_NS(LK_DURATION, loop_now(s->loop) - began));
     }
     bool sent = r != SERVER_SILENT && send_answer(s, w);
     if (w->call.after)
@@ -363,9 +364,10 @@ static int negotiate(struct server *s, struct work *w, struct err *err)
         return -1;
     if (call->req.negotiate.maximum < BRIDGE_VERSION ||
         call->req.negotiate.minimum > BRIDGE_VERSION)
-        return bridge_err(err, BRIDGE_HR_UNSUPPORTED_VERSION,
-                          "host speaks protocol versions %u to %u, the guest speaks %u",
-                          call->req.negotiate.minimum, call->req.negotiate.maximum, BRIDGE_VERSION);
+        return bridge_err(
+            err, BRIDGE_HR_UNSUPPORTED_VERSION,
+            "unsupported protocol: the host supports versions %u–%u, the guest supports %u",
+            call->req.negotiate.minimum, call->req.negotiate.maximum, BRIDGE_VERSION);
     call->resp.negotiate.version = BRIDGE_VERSION;
     call->resp.negotiate.caps = (struct bridge_caps){
         .os = "Linux",
@@ -377,7 +379,7 @@ static int negotiate(struct server *s, struct work *w, struct err *err)
     return 0;
 }
 
-/* By the reader itself: what it reads next must find the connection negotiated. */
+/* Runs in the reader, because the next request must find the connection negotiated. */
 static void negotiate_now(struct server *s, struct conn *c, struct work *w)
 {
     struct err err = ERR_INIT;
@@ -402,7 +404,7 @@ static bool has_room(const struct server *s, uint32_t size)
            (s->bytes == 0 || s->bytes + size <= SERVER_BYTES);
 }
 
-/* Waits for room first, so that a host that sends without reading answers is held back. */
+/* Waits for room first, which holds back a host that sends without reading answers. */
 static int read_request(struct ctx *ctx, struct server *s, struct conn *c, struct work **ret,
                         struct err *err)
 {
@@ -438,7 +440,7 @@ static void dispatch(struct server *s, struct conn *c, struct work *w)
         w->entry = find_entry(s, w->header.type);
     bool room = negotiating || fiber_admit(s->loop, &full) == 0;
     if (w->entry && w->entry->parks && s->stats.parked >= SERVER_PARKED)
-        w->crowded = "too many requests wait for processes already";
+        w->crowded = "too many requests wait for processes";
     if (!room)
         w->crowded = full.msg;
     if (w->entry && w->entry->parks && !w->crowded)
@@ -468,20 +470,20 @@ static void serve_conn(struct ctx *ctx, struct server *s, int fd, struct err *er
     s->stats.connections++;
     if (s->opts.on_connected)
         s->opts.on_connected(s->opts.arg);
-    if (!s->flushing) /* else its fiber, left from the last connection, goes on with this one */
+    if (!s->flushing) /* else the fiber of the last connection continues with this one */
         flush_notifications(s);
     while (read_request(&reading, s, &c, &w, err) == 0)
         dispatch(s, &c, w);
 
     s->conn = NULL;
-    cancel_fire(&c.lost, ERR_UNAVAILABLE, "bridge is lost");
+    cancel_fire(&c.lost, ERR_UNAVAILABLE, "the bridge is lost");
     while (c.users > 0)
         (void)waitq_wait(&root, &c.unused, "writers to leave", &ignored);
     cancel_release(&c.lost);
     stream_free(c.stream);
 }
 
-/* One connection, or one failure to get one. *told: the failure was told before. */
+/* Handles one connection, or one failure to connect. *told: a failure was logged already. */
 static void dial_and_serve(struct ctx *ctx, struct server *s, bool *told)
 {
     struct err why = ERR_INIT;
@@ -491,7 +493,7 @@ static void dial_and_serve(struct ctx *ctx, struct server *s, bool *told)
         if (*told || ctx_check(ctx, &(struct err)ERR_INIT) < 0)
             return;
         *told = true;
-        log_warn(ctx, "cannot dial the bridge, retrying", F_ERR(&why));
+        log_warn(ctx, "cannot connect to the host; retrying", F_ERR(&why));
         if (s->opts.on_unreachable)
             s->opts.on_unreachable(s->opts.arg, &why);
         return;
@@ -503,7 +505,7 @@ static void dial_and_serve(struct ctx *ctx, struct server *s, bool *told)
         log_info(ctx, "bridge connected");
     serve_conn(ctx, s, fd, &why);
     if (say)
-        log_warn(ctx, "bridge lost, dialling again", F_ERR(&why));
+        log_warn(ctx, "bridge lost; reconnecting", F_ERR(&why));
 }
 
 int server_run(struct ctx *ctx, struct server *s, struct err *err)
@@ -518,7 +520,7 @@ int server_run(struct ctx *ctx, struct server *s, struct err *err)
         dial_and_serve(ctx, s, &told);
         (void)fiber_sleep(ctx, REDIAL_NS, &ignored); /* ctx is looked at above */
     }
-    cancel_fire(&s->stop, err->code, "agent is stopping");
+    cancel_fire(&s->stop, err->code, "the agent is stopping");
     (void)fibers_wait(&root, &s->calls, "requests to end", &ignored);
     cancel_release(&s->stop);
     return -1;

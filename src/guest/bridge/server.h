@@ -1,11 +1,11 @@
 /* server.h - the guest end of the bridge: dials the host, reads requests, runs each in a fiber of
- * its own through a table, writes the answers in the order they are ready. Nothing a host sends
- * ends it: a bad frame drops the connection, and a lost connection is dialled again for ever.
+ * its own through a table, writes the answers in the order they are ready. No input ends it: a bad
+ * frame drops the connection, and the server reconnects without limit.
  *
- * Rules (gcs-protocol.md §2, §5.6): a new connection must negotiate before anything else is
- * served. Requests outlive their connection and answer on whichever there is when they are done;
- * without one the answer is dropped. Notifications are never dropped: they wait for the next
- * connection and go out before its negotiation. */
+ * Rules (docs/reference/gcs-protocol.md §2, §5.6): a new connection must negotiate before it may
+ * send other requests. Requests outlive their connection and answer on the connection that exists
+ * when they are done; without a connection the answer is dropped. Notifications are never dropped:
+ * they wait for the next connection and go out before its negotiation. */
 #pragma once
 #include "base/mem.h"
 #include "proto/bridge.h"
@@ -41,7 +41,7 @@ struct server_entry {
     /* 0: answer with call->resp; -1: answer with err (its HRESULT: bridge_err()); SERVER_SILENT.
      * May wait until ctx ends. NULL: not implemented. */
     int (*handle)(struct ctx *ctx, void *arg, struct server_call *call, struct err *err);
-    bool parks; /* may wait for ever: not counted as in flight, no deadline */
+    bool parks; /* may wait without limit: not counted as in flight, no deadline */
 };
 
 struct server_opts {
@@ -51,10 +51,10 @@ struct server_opts {
     size_t n_entries;
     void *arg;                       /* for the handlers */
     unsigned max_in_flight;          /* 0: SERVER_IN_FLIGHT */
-    uint64_t trim_ns;                /* without a request until memory goes back; 0: two seconds */
+    uint64_t trim_ns;                /* idle time until memory is given back; 0: two seconds */
     void (*on_connected)(void *arg); /* may not wait; may be NULL */
     void (*on_negotiated)(void *arg);
-    /* The bridge cannot be dialled; once until it can again. */
+    /* Called when the host cannot be reached; once until it can be again. */
     void (*on_unreachable)(void *arg, const struct err *why);
 };
 

@@ -105,7 +105,7 @@ TEST_FIBER(what_follows_an_answer_comes_behind_it)
     finish(&w, ctx);
 }
 
-TEST_FIBER(a_lost_answer_is_told_to_be_lost)
+TEST_FIBER(a_lost_answer_is_reported_as_lost)
 {
     struct world w;
     struct err err = ERR_INIT;

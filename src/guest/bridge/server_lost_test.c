@@ -71,7 +71,7 @@ TEST_FIBER(a_host_that_reads_no_answers_is_held_back_and_harms_nothing)
     fixture_release(&w, ctx);
 }
 
-TEST_VIRTUAL(the_bridge_is_dialled_for_ever_ten_times_a_second)
+TEST_VIRTUAL(the_server_reconnects_ten_times_a_second_without_limit)
 {
     struct fixture w;
     struct err err = ERR_INIT;
@@ -80,7 +80,7 @@ TEST_VIRTUAL(the_bridge_is_dialled_for_ever_ten_times_a_second)
     dial_pair_refuse(w.host, ECONNREFUSED, -1);
     ASSERT_OK(fiber_sleep(ctx, 5 * NS_PER_S, &err), err);
     ASSERT(dial_pair_count(w.host) >= 49 && dial_pair_count(w.host) <= 51);
-    ASSERT_EQ(w.unreachable, 1); /* told once */
+    ASSERT_EQ(w.unreachable, 1); /* reported once */
     fixture_release(&w, ctx);
 }
 

@@ -65,7 +65,7 @@ TEST_FIBER(a_second_negotiation_is_refused)
     fixture_release(&w, ctx);
 }
 
-TEST_FIBER(before_negotiation_nothing_is_served)
+TEST_FIBER(before_negotiation_other_requests_are_refused)
 {
     struct fixture w;
 
@@ -118,7 +118,7 @@ TEST_FIBER(a_refusal_has_the_shape_of_the_real_guest)
     fixture_release(&w, ctx);
 }
 
-TEST_FIBER(the_answer_to_a_traced_request_tells_its_steps)
+TEST_FIBER(the_answer_to_a_traced_request_carries_its_steps)
 {
     static const char base[] =
         "{\"ContainerId\":\"x\",\"otsc\":{\"traceparent\":\"00-4bf92f3577b34da6a3ce929d0e0e4736-"

@@ -33,13 +33,13 @@
 /* What the link to the host needs; all else is loaded when it is first used. */
 static const char *const boot_modules[] = { "virtio_pci", "virtio_net" };
 
-/* When each part of the boot began and ended, CLOCK_MONOTONIC ns: told to the serving role, which
- * tells the host. */
+/* When each part of the boot began and ended, CLOCK_MONOTONIC ns. The serving role reports them to
+ * the host. */
 struct stamps {
     uint64_t init_start, mounts_start, mounts_end, modules_start, modules_end, init_end;
 };
 
-/* --- file systems (gcs-protocol.md §1.3) --- */
+/* --- file systems (docs/reference/gcs-protocol.md §1.3) --- */
 
 struct entry {
     const char *where, *type;
@@ -146,7 +146,7 @@ __attribute__((format(printf, 1, 2))) static void say(const char *fmt, ...)
         return;
     AUTO_FD int kmsg = open("/dev/kmsg", O_WRONLY | O_CLOEXEC);
     if (kmsg >= 0)
-        (void)fd_write_full(kmsg, line, used); /* nowhere left to complain */
+        (void)fd_write_full(kmsg, line, used); /* nothing else can be done with the message */
 }
 
 static int loopback_up(struct err *err)
@@ -187,8 +187,8 @@ static int boot(struct stamps *t, struct err *err)
     return 0;
 }
 
-/* The child starts with no blocked signals, a session of its own, nothing to read, and the console
- * for its last words. */
+/* The child starts with no blocked signals, a session of its own, /dev/null as stdin, and the
+ * console as stderr. */
 static int spawn_agent(const char *exe, const char *const *args, const struct stamps *t,
                        pid_t *ret_pid, struct err *err)
 {
@@ -231,7 +231,8 @@ static bool reap(pid_t agent, int *ret_status)
     return gone;
 }
 
-/* Until the agent is gone. A request to stop goes to the agent, which ends its processes first. */
+/* Runs until the agent has exited. Forwards a request to stop to the agent, which stops its
+ * processes first. */
 static int watch(const sigset_t *signals, pid_t agent)
 {
     int status = 0;
@@ -251,14 +252,15 @@ int init_power_off(struct err *err)
     return err_sys(err, errno, "power off");
 }
 
-/* No sync: it could wait for a dead disk, and what a dead agent's VM wrote is lost anyway. */
+/* No sync: it could hang on a dead disk, and after the agent's death nothing on the disks is used
+ * again. */
 static int end_vm(void)
 {
     struct err err = ERR_INIT;
 
     (void)init_power_off(&err);
     say("%s", err.msg);
-    return 1; /* PID 1 ending panics the kernel, which also ends the VM */
+    return 1; /* when PID 1 exits the kernel panics, which also ends the VM */
 }
 
 int init_run(const char *exe, const char *const *args)
@@ -276,7 +278,7 @@ int init_run(const char *exe, const char *const *args)
     }
     say("stage agent");
     malloc_trim(0);
-    mem_drop_program(); /* booting has mapped most of it, and all that is left to do is to reap */
+    mem_drop_program(); /* booting has mapped most pages, and PID 1 only reaps from now on */
 
     int status = watch(&signals, agent);
     if (WIFSIGNALED(status))

@@ -1,6 +1,6 @@
 /* init.h - the PID 1 role: mounts, modules, loopback, then the serving role as its child. Reaps
- * everything. The VM lives as long as the serving role: when that dies, PID 1 says why on the
- * console and powers off. Blocks for the life of the VM. */
+ * everything. The VM lives as long as the serving role: when that dies, PID 1 prints the reason on
+ * the console and powers off. Blocks for the life of the VM. */
 #pragma once
 
 struct err;

@@ -37,15 +37,17 @@ static int parse_chain(char *chain, const char *root, struct strv *ret_names, st
 
     for (char *name; (name = strtok_r(last ? NULL : chain, " \t\r", &save)); last = name) {
         if (!name_ok(name))
-            return err_set(err, ERR_INVALID, "module order of %s names \"%.*s\"", root,
+            return err_set(err, ERR_INVALID,
+                           "invalid module order of %s: \"%.*s\" is not a module name", root,
                            NAME_MAX_BYTES, name);
         if (n++ == CHAIN_MAX)
-            return err_set(err, ERR_INVALID, "module order of %s is longer than %d", root,
-                           CHAIN_MAX);
+            return err_set(err, ERR_INVALID, "invalid module order of %s: more than %d modules",
+                           root, CHAIN_MAX);
         strv_add(ret_names, name);
     }
     if (!last || !same_name(last, root))
-        return err_set(err, ERR_INVALID, "module order of %s does not end with it", root);
+        return err_set(err, ERR_INVALID,
+                       "invalid module order of %s: must end with the module itself", root);
     return 0;
 }
 
@@ -93,8 +95,8 @@ int modules_load_from(const char *dir, const char *root,
     return 0;
 }
 
-/* With multipath the disk of an nvme device is not below that device, and nobody could tell whose
- * it is. */
+/* With multipath the disk of an nvme device is not below that device in sysfs, so the agent could
+ * not find it. */
 static const char *parameters_of(const char *name)
 {
     return same_name(name, "nvme_core") ? "multipath=N" : "";

@@ -118,7 +118,7 @@ TEST(modules_are_inserted_in_order)
     world_release(&w);
 }
 
-TEST(one_that_is_loaded_already_is_fine)
+TEST(an_already_loaded_module_is_success)
 {
     struct err err = ERR_INIT;
     struct world w;
@@ -131,7 +131,7 @@ TEST(one_that_is_loaded_already_is_fine)
     world_release(&w);
 }
 
-TEST(a_corrupt_one_is_named_with_its_errno)
+TEST(a_corrupt_module_is_named_with_its_errno)
 {
     struct err err = ERR_INIT;
     struct world w;

@@ -68,7 +68,7 @@ static struct netns *netns_ref(struct netns *s)
     return s;
 }
 
-/* It may go with this. */
+/* This may free the record. */
 static void netns_unref(struct netns *s)
 {
     if (--s->refs == 0 && s->holders == 0 && s->n_nics == 0)
@@ -84,11 +84,11 @@ static struct netns *need(struct nets *n, const char *id, struct err *err)
     if (s)
         return s;
     if (!name_ok(id)) {
-        err_set(err, ERR_INVALID, "\"%.64s\" is not the name of a network namespace", id);
+        err_set(err, ERR_INVALID, "invalid network namespace name \"%.64s\"", id);
         return NULL;
     }
     if (n->n == NETS_MAX) {
-        err_set(err, ERR_EXHAUSTED, "%d network namespaces are there already", NETS_MAX);
+        err_set(err, ERR_EXHAUSTED, "too many network namespaces: at most %d", NETS_MAX);
         return NULL;
     }
     s = mem_new(struct netns);
@@ -116,8 +116,8 @@ int nets_prepare(struct ctx *ctx, struct nets *n, struct err *err)
     return netns_make(ctx, -1, &n->spare, err);
 }
 
-/* A namespace's socket buffers are bounded by the memory there was when it was made: in a machine
- * that has grown since, the spare one is of no use. */
+/* The kernel sizes a namespace's socket buffers by the memory at the time it is made. If the VM has
+ * grown since, the spare one is not used. */
 static int take_spare(struct nets *n)
 {
     if (n->spare >= 0 && n->spare_bytes != memory_bytes())
@@ -160,8 +160,7 @@ int nets_adopt(struct ctx *ctx, struct nets *n, const char *ns, uint32_t pid, st
         return err_sys(err, errno, "network namespace %s: open %s", s->id, path);
     if (s->fd >= 0)
         return err_set(err, ERR_STATE,
-                       "network namespace %s is there already, outside of the "
-                       "pod's user namespace",
+                       "network namespace %s already exists outside of the pod's user namespace",
                        s->id);
     if (netns_make(ctx, fd, &s->fd, err) < 0)
         return err_wrap(err, "network namespace %s", s->id);
@@ -200,7 +199,7 @@ static int plug(struct ctx *ctx, struct netns *s, struct nic **nic, struct err *
     memcpy(name, (*nic)->name, sizeof(name));
     if (nic_move(ctx, nic, &device, s->fd, err) == 0)
         return 0;
-    (void)nic_lower(ctx, name, s->fd, &ignored); /* the host pulls it next */
+    (void)nic_lower(ctx, name, s->fd, &ignored); /* the host removes the device next */
     return -1;
 }
 
@@ -213,10 +212,10 @@ static int add(struct ctx *ctx, struct nets *n, const struct bridge_network *in,
     if (!held || nic_parse(in, &nic, err) < 0)
         return -1;
     if (find_nic(s, in->id))
-        return err_set(err, ERR_EXISTS, "NIC %.64s is in namespace %s already", in->id, s->id);
+        return err_set(err, ERR_EXISTS, "NIC %.64s already exists in namespace %s", in->id, s->id);
     if (s->n_nics == NETS_NICS_MAX)
-        return err_set(err, ERR_EXHAUSTED, "%d NICs are in namespace %s already", NETS_NICS_MAX,
-                       s->id);
+        return err_set(err, ERR_EXHAUSTED, "too many NICs: at most %d in namespace %s",
+                       NETS_NICS_MAX, s->id);
     if (plug(ctx, s, &nic, err) < 0)
         return -1;
     list_append(&s->nics, &nic->node);
@@ -231,7 +230,9 @@ int nets_add(struct ctx *ctx, struct nets *n, const struct bridge_network *nic, 
 {
     int r = add(ctx, n, nic, err);
 
-    return r < 0 ? err_wrap(err, "NIC %.64s (%.17s)", nic->id, nic->mac) : 0;
+    return r < 0 ? err_wrap_because(err, REASON_NETWORK_FAILED, "NIC %.64s (%.17s)", nic->id,
+                                    nic->mac)
+                 : 0;
 }
 
 int nets_remove(struct ctx *ctx, struct nets *n, const char *ns, const char *id, struct err *err)

@@ -22,7 +22,7 @@ struct nic_route {
     uint32_t hops; /* of several next hops, this one the first; 0: one, or not the first */
 };
 
-/* A NIC, and all that configuring it needs: the thread sees only this. */
+/* A NIC, and all that configuring it needs. The thread uses nothing else. */
 struct nic {
     struct list node;
     char *id, *dns_search, *dns_servers;
@@ -52,7 +52,7 @@ int nic_await(struct ctx *ctx, const uint8_t mac[6], struct rtnl_iface *ret, str
  * Waits. */
 int nic_move(struct ctx *ctx, struct nic **nic, const struct rtnl_iface *device, int netns,
              struct err *err);
-/* Takes it down. One that is gone: success. Waits. */
+/* Takes it down. Success if it is gone. Waits. */
 int nic_lower(struct ctx *ctx, const char *name, int netns, struct err *err);
 
 /* A new namespace, or if from is not -1 that one, with loopback up. Waits. Caller closes. */
@@ -75,6 +75,6 @@ struct netns {
 struct nets {
     struct list all;
     size_t n;
-    int spare;            /* a namespace that is nobody's yet; -1: none */
+    int spare;            /* a namespace that no pod uses yet; -1: none */
     uint64_t spare_bytes; /* memory of the machine when it was made */
 };

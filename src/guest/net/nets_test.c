@@ -118,7 +118,7 @@ TEST_FIBER(a_device_is_moved_and_configured_and_goes)
     ASSERT_OK(nets_remove(ctx, nets, "pod1", "n1", &err), err);
     AUTO_FREE char *after = in_ns(path, "ip link show eth0");
     ASSERT_HAS(after, "state DOWN");
-    ASSERT_OK(nets_remove(ctx, nets, "pod1", "n1", &err), err); /* what is gone is gone */
+    ASSERT_OK(nets_remove(ctx, nets, "pod1", "n1", &err), err); /* removing it again succeeds */
     ASSERT_OK(nets_remove(ctx, nets, "nobody", "n1", &err), err);
     nets_release(nets, "pod1");
     AUTO_FREE char *gone = in_ns(path, "ip link");
@@ -273,9 +273,9 @@ TEST_FIBER(a_namespace_made_ahead_is_the_first_pods)
     ASSERT_EQ(inode_of(first), ahead);
     AUTO_FREE char *addr = in_ns(first, "ip addr");
     ASSERT_HAS(addr, "lo: <LOOPBACK,UP");
-    ASSERT_OK(nets_hold(ctx, nets, "pod2", &second, &err), err); /* nobody shares one */
+    ASSERT_OK(nets_hold(ctx, nets, "pod2", &second, &err), err); /* namespaces are not shared */
     ASSERT(inode_of(second) != ahead);
-    /* The machine has grown: its namespaces are allowed more than this one. */
+    /* The VM has grown: new namespaces get larger buffers than this one. */
     ASSERT_OK(nets_prepare(ctx, nets, &err), err);
     ahead = spare_inode(nets);
     AUTO_FD int kept = dup(nets->spare); /* or its number may be the next one's */
@@ -340,7 +340,7 @@ TEST_FIBER(a_device_that_comes_late_is_waited_for)
     ASSERT_OK(fibers_wait(ctx, &g, "plug", &err), err);
 }
 
-TEST_FIBER(a_device_that_never_comes_is_said)
+TEST_FIBER(a_device_that_never_appears_is_reported)
 {
     struct bridge_network n = nic();
     struct err err = ERR_INIT;
@@ -349,10 +349,10 @@ TEST_FIBER(a_device_that_never_comes_is_said)
     AUTO(nets_free) struct nets *nets = nets_new();
     struct ctx limited = ctx_with_timeout(ctx, 3 * NS_PER_S); /* its namespace is made before */
     ASSERT_FAIL(nets_add(&limited, nets, &n, &err), err, ERR_DEADLINE);
-    ASSERT_HAS(err.msg, "no such device");
+    ASSERT_HAS(err.msg, "no such network device");
 }
 
-TEST_FIBER(what_cannot_be_is_refused_and_leaves_nothing)
+TEST_FIBER(invalid_nics_are_refused_and_leave_nothing)
 {
     static struct guest_ip bad_ip = { "10.1.0.2", 33 };
     static struct guest_route bad_route = { .destination = "10.0.0.0",
@@ -372,7 +372,7 @@ TEST_FIBER(what_cannot_be_is_refused_and_leaves_nothing)
     n = nic();
     n.mac = "02-00-00-00-01";
     ASSERT_FAIL(nets_add(ctx, nets, &n, &err), err, ERR_INVALID);
-    n.mac = LINK_GUEST_MAC; /* the way to the host is nobody's */
+    n.mac = LINK_GUEST_MAC; /* the link to the host belongs to no pod */
     ASSERT_FAIL(nets_add(ctx, nets, &n, &err), err, ERR_INVALID);
     n = nic();
     n.name = "a/b";

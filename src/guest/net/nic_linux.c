@@ -47,11 +47,11 @@ static int find_device(struct wanted *w, struct err *err)
         rtnl_get_ifaces(&m);
         r = nl_ask(fd, &m, look, w);
     }
-    /* Disturbed by a device that comes: then we are woken again. */
+    /* Interrupted by a new device: its event wakes this fiber again. */
     return r < 0 && r != -EAGAIN ? err_sys(err, -r, "list network devices") : 0;
 }
 
-/* What has happened is looked at as a whole; the news themselves are thrown away. */
+/* Discards the events: they only trigger another look at all devices. */
 static void drain(int fd)
 {
     char some[512];
@@ -74,7 +74,7 @@ int nic_await(struct ctx *ctx, const uint8_t mac[6], struct rtnl_iface *ret, str
         if (w.found)
             return 0;
         if (loop_wait_fd(&limited, news, POLLIN, "network device to appear", err) < 0)
-            return err_wrap(err, "no such device");
+            return err_wrap_because(err, REASON_INTERFACE_MISSING, "no such network device");
         drain(news);
     }
 }
@@ -137,7 +137,7 @@ static int move(struct job *j, struct err *err)
     return r < 0 ? err_sys(err, -r, "move %s to the pod as %s", j->device.name, j->nic->name) : 0;
 }
 
-/* The host's kernel has asked already whether an address is free, and made one for the link. */
+/* The host's kernel has done duplicate address detection and made the link-local address. */
 static void set_ipv6(const struct nic *n)
 {
     static const char *const zero[] = { "accept_dad", "dad_transmits", "accept_ra" };
@@ -174,13 +174,14 @@ static int raise_device(struct job *j, int rtnl, int index, struct err *err)
     uint32_t mtu = n->mtu ? n->mtu : j->device.mtu;
 
     if (n->encap_overhead >= mtu)
-        return err_set(err, ERR_INVALID, "an overhead of %u leaves nothing of an MTU of %u",
+        return err_set(err, ERR_INVALID,
+                       "invalid overhead of %u bytes: must be less than the MTU of %u bytes",
                        n->encap_overhead, mtu);
     const struct rtnl_iface_change c = {
         .index = index, .up = true, .mtu = mtu - n->encap_overhead, .netns = -1
     };
     int r = change_device(rtnl, &c);
-    return r < 0 ? err_sys(err, -r, "raise %s with an MTU of %u", n->name, c.mtu) : 0;
+    return r < 0 ? err_sys(err, -r, "bring up %s with an MTU of %u bytes", n->name, c.mtu) : 0;
 }
 
 static int add_addresses(const struct nic *n, int rtnl, int index, struct err *err)
@@ -200,7 +201,7 @@ static int add_addresses(const struct nic *n, int rtnl, int index, struct err *e
     return 0;
 }
 
-/* As the original: where the next hop is in no known net, it is taken to be on the link. */
+/* Like the original: a next hop in no known subnet is taken to be on the link. */
 static int ask_route(struct rtnl_route t, int rtnl)
 {
     struct nl_msg m;
@@ -287,7 +288,8 @@ static int move_in_thread(void *arg, struct err *err)
         return -1;
     int index = (int)if_nametoindex(j->nic->name);
     if (index == 0)
-        return err_set(err, ERR_UNAVAILABLE, "%s did not arrive in the pod", j->nic->name);
+        return err_because(err, REASON_INTERFACE_MISSING, ERR_UNAVAILABLE,
+                           "NIC %s did not appear in the pod's network namespace", j->nic->name);
     set_ipv6(j->nic);
     if (set_sysctls(j->nic, err) < 0 || raise_device(j, rtnl, index, err) < 0 ||
         add_addresses(j->nic, rtnl, index, err) < 0 || add_routes(j->nic, rtnl, index, err) < 0 ||
@@ -340,7 +342,7 @@ static int make_in_thread(void *arg, struct err *err)
     AUTO_FD int rtnl = nl_open(NETLINK_ROUTE, 0);
     int r = rtnl < 0 ? rtnl : change_device(rtnl, &up);
     if (r < 0)
-        return err_sys(err, -r, "raise loopback");
+        return err_sys(err, -r, "bring up loopback");
     j->fd = open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
     return j->fd < 0 ? err_sys(err, errno, "open a network namespace") : 0;
 }

@@ -19,7 +19,7 @@ static int parse_mac(const char *text, uint8_t mac[6], struct err *err)
     for (int i = 0; i < 6; i++, at += 3) {
         if (!isxdigit((unsigned char)at[0]) || !isxdigit((unsigned char)at[1]) ||
             (i < 5 ? at[2] != ':' && at[2] != '-' : at[2] != '\0'))
-            return err_set(err, ERR_INVALID, "\"%.32s\" is not a MAC", text);
+            return err_set(err, ERR_INVALID, "invalid MAC \"%.32s\"", text);
         mac[i] = (uint8_t)strtoul(at, NULL, 16);
     }
     return 0;
@@ -67,14 +67,17 @@ static int parse_route(const struct guest_route *from, struct nic_route *ret, st
     struct rtnl_route *to = &ret->r;
 
     if (rtnl_prefix_parse(from->destination, &to->destination, &to->prefix) < 0)
-        return err_set(err, ERR_INVALID, "route to \"%.64s\": no prefix", from->destination);
+        return err_set(err, ERR_INVALID, "invalid route to \"%.64s\": no prefix length",
+                       from->destination);
     if (rtnl_ip_parse(from->next_hop, &to->gateway) < 0 ||
         rtnl_ip_parse(from->source, &to->source) < 0 ||
         (to->source.family && to->source.family != to->destination.family))
-        return err_set(err, ERR_INVALID, "route to %.64s: invalid address \"%.64s\" or \"%.64s\"",
+        return err_set(err, ERR_INVALID,
+                       "invalid route to %.64s: invalid address \"%.64s\" or \"%.64s\"",
                        from->destination, from->next_hop, from->source);
     if (from->weight > 256 || from->hops > HOPS_MAX || (from->weight && !name_ok(from->dev)))
-        return err_set(err, ERR_INVALID, "route to %.64s: invalid next hop", from->destination);
+        return err_set(err, ERR_INVALID, "invalid route to %.64s: invalid next hop",
+                       from->destination);
     if (is_zero(&to->gateway))
         to->gateway = (struct rtnl_ip){ 0 };
     to->family = to->destination.family;
@@ -90,7 +93,7 @@ static int parse_route(const struct guest_route *from, struct nic_route *ret, st
     return 0;
 }
 
-/* Those of one route are in a row, and there are as many as the first says. */
+/* Next hops of one route follow each other; the first gives their number. */
 static int check_hops(const struct nic *n, struct err *err)
 {
     size_t due = 0;
@@ -99,13 +102,13 @@ static int check_hops(const struct nic *n, struct err *err)
         const struct nic_route *t = &n->routes[i];
 
         if ((due > 0) != (t->r.weight > 0 && !t->hops) || (t->hops && !t->r.weight))
-            return err_set(err, ERR_INVALID, "a route's next hops are not complete");
+            return err_set(err, ERR_INVALID, "invalid route: its next hops are incomplete");
         due = t->hops ? t->hops - 1 : due > 0 ? due - 1 : 0;
     }
-    return due ? err_set(err, ERR_INVALID, "a route's next hops are not complete") : 0;
+    return due ? err_set(err, ERR_INVALID, "invalid route: its next hops are incomplete") : 0;
 }
 
-/* As the original: a default route that leads nowhere is none. */
+/* Like the original: a default route without a next hop is ignored. */
 static int parse_routes(const struct bridge_network *in, struct nic *n, struct err *err)
 {
     n->routes = mem_zalloc((in->n_routes + 1) * sizeof(*n->routes));
@@ -147,7 +150,7 @@ static int parse_rules(const struct bridge_network *in, struct nic *n, struct er
         if (parse_side(from->source, to, &to->from, &to->from_prefix) < 0 ||
             parse_side(from->destination, to, &to->to, &to->to_prefix) < 0 ||
             strlen(from->iif) >= sizeof(to->iif) || strlen(from->oif) >= sizeof(to->oif))
-            return err_set(err, ERR_INVALID, "policy rule %u: invalid address or interface",
+            return err_set(err, ERR_INVALID, "invalid policy rule %u: invalid address or interface",
                            from->priority);
         snprintf(to->iif, sizeof(to->iif), "%s", from->iif);
         snprintf(to->oif, sizeof(to->oif), "%s", from->oif);
@@ -203,15 +206,19 @@ static int check(const struct bridge_network *in, struct nic *n, struct err *err
     if (parse_mac(in->mac, n->mac, err) < 0)
         return -1;
     if (parse_mac(LINK_GUEST_MAC, ours, err) == 0 && memcmp(ours, n->mac, sizeof(ours)) == 0)
-        return err_set(err, ERR_INVALID, "%s is the link to the host", in->mac);
+        return err_set(err, ERR_INVALID, "invalid NIC: %s is the link to the host", in->mac);
     if (!in->id[0] || strlen(in->id) > 128 || !name_ok(in->name) || in->mtu > MTU_MAX)
-        return err_set(err, ERR_INVALID, "NIC \"%.64s\": invalid id, name or MTU", in->id);
+        return err_set(err, ERR_INVALID, "invalid NIC \"%.64s\": invalid id, name or MTU", in->id);
     if (in->n_ips > PER_NIC_MAX || in->n_routes > PER_NIC_MAX || in->n_neighbours > PER_NIC_MAX ||
         in->n_rules > PER_NIC_MAX || strlen(in->dns_search) > DNS_MAX ||
         strlen(in->dns_servers) > DNS_MAX)
-        return err_set(err, ERR_EXHAUSTED, "NIC %s: more than %d of a kind", in->id, PER_NIC_MAX);
+        return err_set(err, ERR_EXHAUSTED,
+                       "invalid NIC %s: too long DNS lists, or more than %d addresses, routes, "
+                       "rules or neighbours",
+                       in->id, PER_NIC_MAX);
     if (!in->name[0] && in->n_ips == 0)
-        return err_set(err, ERR_UNIMPLEMENTED, "NIC %s has no address, and there is no DHCP here",
+        return err_set(err, ERR_UNIMPLEMENTED,
+                       "invalid NIC %s: it has no address, and the guest does not support DHCP",
                        in->id);
     return 0;
 }

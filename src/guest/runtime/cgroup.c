@@ -15,7 +15,8 @@
 #include <unistd.h>
 
 #define RESERVE_BYTES (UINT64_C(75) << 20)
-#define KEPT_BYTES (UINT64_C(32) << 20) /* of what is available, which the kernel overestimates */
+#define KEPT_BYTES                                                                                 \
+    (UINT64_C(32) << 20) /* kept of the available memory, which the kernel overestimates */
 #define FILE_MAX (1u << 20)
 #define DEPTH_MAX 16 /* of cgroups below pods; trees are read and removed so far down */
 #define FREEZE_NS (10 * NS_PER_S)
@@ -50,7 +51,7 @@ static int enable_controllers(const char *dir, struct err *err)
 
 /* --- the VM's own --- */
 
-/* So much of it stays free, or a quarter if that is less. */
+/* How much stays free: reserve, or a quarter of the total if that is less. */
 static uint64_t all_but(uint64_t bytes, uint64_t kept)
 {
     return bytes - (bytes / 4 < kept ? bytes / 4 : kept);
@@ -78,7 +79,8 @@ int cgroup_setup(const char *root, uint64_t total_bytes, struct err *err)
     static const char *const names[] = { "gcs", "commands", "pods" };
     AUTO_FREE char *pods = str_format("%s/pods", root), *deep = str_format("%d", DEPTH_MAX);
 
-    /* Before all that can fail: the agent goes on without limits, but pods are made below. */
+    /* Made before anything that can fail: without limits the agent continues, but pods need these
+     * directories. */
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         AUTO_FREE char *path = str_format("%s/%s", root, names[i]);
         if (mkdir(path, 0755) < 0 && errno != EEXIST)
@@ -99,7 +101,8 @@ int cgroup_limit_commands(const char *root, const char *meminfo, struct err *err
 
     if (file_load(path, FILE_MAX, &stat, err) < 0 || file_load(meminfo, FILE_MAX, &info, err) < 0)
         return -1;
-    /* A limit below what cannot be given back would kill at once. Cached files can. */
+    /* A limit below the memory that cannot be reclaimed would kill processes at once. Cached files
+     * can be reclaimed. */
     uint64_t held =
         cgroup_keyed(stat, "anon") + cgroup_keyed(stat, "shmem") + cgroup_keyed(stat, "kernel");
     AUTO_FREE char *limit =
@@ -121,7 +124,7 @@ char *cgroup_dir(const char *cgroups_path)
     return str_format(CGROUP_ROOT "%s", cgroups_path);
 }
 
-/* Of a limit in the document: 0 or absent changes nothing, less is none. */
+/* A limit in the document: 0 or absent changes nothing, a negative one removes it. */
 static int set_limit(const char *dir, const char *file, int64_t limit, const char *more,
                      struct err *err)
 {
@@ -167,7 +170,8 @@ int cgroup_make_pod(const char *dir, const json_t *resources, struct err *err)
 
     if (mkdir(dir, 0755) < 0)
         return err_sys(err, errno, "make cgroup %s", dir);
-    (void)enable_controllers(dir, &ignored); /* a limit that needs one will fail */
+    (void)enable_controllers(dir,
+                             &ignored); /* a limit that needs a missing controller fails later */
     if (cgroup_update_pod(dir, resources, err) < 0) {
         (void)rmdir(dir); /* just made, empty */
         return -1;
@@ -260,7 +264,7 @@ uint64_t cgroup_oom_kills(const char *dir)
     return cgroup_keyed(text, "oom_kill");
 }
 
-/* One value of an events file, and ready for the next change from now on. */
+/* Reads one value of an events file; after that the fd reports the next change. */
 static int read_event(int fd, const char *key, uint64_t *ret)
 {
     char text[512];
@@ -309,7 +313,7 @@ int cgroup_freeze(struct ctx *ctx, const char *dir, bool frozen, struct err *err
     if (wait_event(&bounded, dir, "cgroup.events", "frozen", !frozen, err) == 0)
         return 0;
     if (frozen)
-        (void)put(dir, "cgroup.freeze", "0"); /* the first error is the one to tell */
+        (void)put(dir, "cgroup.freeze", "0"); /* the first error is reported */
     return err_wrap(err, frozen ? "freeze" : "thaw");
 }
 

@@ -63,7 +63,8 @@ static void pod_unref(struct pod *p)
         return;
     int r = cgroup_remove(p->cgroup);
     if (r < 0)
-        log_warn(NULL, "pod's cgroup stays", F_STR("pod-id", p->id), F_STR("error", strerror(-r)));
+        log_warn(NULL, "cannot remove a pod's cgroup; it stays", F_STR(LK_POD_ID, p->id),
+                 F_STR(LK_ERROR, strerror(-r)));
     free(p->id);
     free(p->root);
     free(p->cgroup);
@@ -119,7 +120,7 @@ struct container *containers_find(const struct containers *cs, const char *id, s
     LIST_FOR (struct container, c, &cs->containers, in_table)
         if (strcmp(c->id, id) == 0)
             return c;
-    err_set(err, ERR_NOT_FOUND, "no container \"%.64s\"", id);
+    err_because(err, REASON_NOT_FOUND, ERR_NOT_FOUND, "no container \"%.64s\"", id);
     return NULL;
 }
 
@@ -151,7 +152,8 @@ struct container *containers_get(const struct containers *cs, const char *id, st
     struct container *c = containers_find(cs, id, err);
 
     if (c && c->state == CONTAINER_CREATING) {
-        err_set(err, ERR_ABORTED, "container %s is still being created", id);
+        err_because(err, REASON_WRONG_STATE, ERR_ABORTED, "container %s is still being created",
+                    id);
         return NULL;
     }
     return c ? container_ref(c) : NULL;
@@ -211,7 +213,7 @@ static struct process *find_process(const struct container *c, uint32_t pid, str
         return p;
     if (c->init && process_pid(c->init) == pid)
         return c->init;
-    err_set(err, ERR_NOT_FOUND, "no process %u in container %s", pid, c->id);
+    err_because(err, REASON_NOT_FOUND, ERR_NOT_FOUND, "no process %u in container %s", pid, c->id);
     return NULL;
 }
 
@@ -276,7 +278,8 @@ int container_shutdown(struct container *c, bool forced, struct err *err)
     int signo = forced ? SIGKILL : SIGTERM;
 
     if (process_signal(c->init, signo, err) < 0)
-        return err_set(err, ERR_UNAVAILABLE, "container %s is not running", c->id);
+        return err_because(err, REASON_WRONG_STATE, ERR_UNAVAILABLE, "container %s is not running",
+                           c->id);
     c->last_signal = signo;
     return 0;
 }

@@ -1,10 +1,10 @@
 /* container.h - the containers of the VM: created, started, waited for, deleted, through crun
- * (gcs-protocol.md §4.10, §4.11, §5). Life of one: create -> start -> (exit) -> delete; a failed
- * create leaves nothing. A failed delete keeps the container and goes on where it stopped when it
- * is repeated.
+ * (docs/reference/gcs-protocol.md §4.10, §4.11, §5). Life of one: create -> start -> (exit) ->
+ * delete; a failed create leaves nothing. A failed delete keeps the container; a repeated one
+ * continues where it stopped.
  *
- * Changing calls of one container follow each other; execs and queries run at any time. All that
- * take a ctx may wait. */
+ * Changing calls on one container run one after another; execs and queries run at any time. All
+ * that take a ctx may wait. */
 #pragma once
 #include "base/fsm.h"
 #include "base/mem.h"
@@ -46,7 +46,8 @@ enum container_event {
 extern const struct fsm container_fsm;
 
 #define CONTAINERS_MAX 1024
-#define CONTAINER_EXECS_MAX 1024 /* of one container, exited and not yet asked for included */
+#define CONTAINER_EXECS_MAX                                                                        \
+    1024 /* of one container, with exited ones that no wait has reported yet */
 
 enum container_end { CONTAINER_END_UNEXPECTED, CONTAINER_END_GRACEFUL, CONTAINER_END_FORCED };
 
@@ -66,8 +67,8 @@ void containers_free(struct containers *cs);
 AUTO_DEFINE(struct containers *, containers_free);
 /* SIGTERM to all inits; waits until they have exited and their output is drained, or ctx ends. */
 int containers_stop(struct ctx *ctx, struct containers *cs, struct err *err);
-/* *ret_used: a container lives in this bundle. One that is being created is waited for: its layers
- * must not be removed while crun works on them. */
+/* *ret_used: a container lives in this bundle. Waits for a container that is being created: its
+ * layers must not be removed while crun works on them. */
 int containers_look_at_bundle(struct ctx *ctx, struct containers *cs, const char *bundle,
                               bool *ret_used, struct err *err);
 /* ERR_NOT_FOUND; ERR_ABORTED: it is still being created. Caller unrefs. */
@@ -82,7 +83,7 @@ struct container_config {
     json_t *spec;                           /* rewritten in place */
     bool privileged;
 };
-/* ERR_EXISTS, ERR_INVALID (the document, an id that is no name); ERR_NOT_FOUND, ERR_PERMISSION: the
+/* ERR_EXISTS, ERR_INVALID (the document, or an invalid id); ERR_NOT_FOUND, ERR_PERMISSION: the
  * command; else what crun said. */
 int container_create(struct ctx *ctx, struct containers *cs, const struct container_config *config,
                      struct err *err);
@@ -107,14 +108,14 @@ int container_resize(struct container *c, uint32_t pid, uint16_t rows, uint16_t 
 int container_shutdown(struct container *c, bool forced, struct err *err);
 
 /* All processes in its cgroup and below, by pid; leaders are its execs, and 0 stands for init.
- * Lets others run if there are many. Caller frees. */
+ * Yields to other fibers if there are many. Caller frees. */
 void container_list(const struct container *c, struct ps_entry **ret, size_t *ret_n);
 /* Caller frees. Never waits. */
 int container_stats(const struct container *c, char **ret_json, struct err *err);
 /* Where it writes on the scratch disk, or "". Borrows. */
 const char *container_scratch(const struct container *c);
-/* Waits until the kernel has killed for want of memory in it and that was not reported before
- * (true), or it has stopped. The caller gives a reference on c to container_oom_answered(). */
+/* Waits until the OOM killer has killed in the container, if that was not reported yet (true), or
+ * until it has stopped. The caller gives a reference on c to container_oom_answered(). */
 int container_wait_oom(struct ctx *ctx, struct container *c, bool *ret_oom, struct err *err);
 void container_oom_answered(void *container, bool sent);
 

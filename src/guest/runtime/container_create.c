@@ -70,7 +70,8 @@ static int join_network(struct ctx *ctx, struct container *c, const struct spec 
     struct nets *nets = c->table->opts.nets;
     AUTO_FREE char *path = NULL;
 
-    /* In a user namespace crun makes it, inside: adopt_network() takes it afterwards. */
+    /* With a user namespace crun makes the network namespace inside of that; adopt_network()
+     * registers it afterwards. */
     if (!nets || !named(spec)[0] || (c->ids.uid && c->kind != SPEC_WORKLOAD))
         return 0;
     if (nets_hold(ctx, nets, named(spec), &path, err) < 0)
@@ -106,8 +107,9 @@ static int make_pod(struct container *c, const struct spec *spec, const char *po
     const json_t *resources = js_get(js_get(spec_json(spec), "linux"), "resources");
 
     if (strcmp(pod_id, c->id) != 0)
-        return err_set(err, ERR_INVALID, "sandbox container %s names another sandbox, %.64s", c->id,
-                       pod_id);
+        return err_set(err, ERR_INVALID,
+                       "invalid sandbox container %s: its sandbox id is %.64s, but must be its own",
+                       c->id, pod_id);
     AUTO_FREE char *path = str_format("/pods/%s", pod_id), *dir = cgroup_dir(path);
     if (cgroup_make_pod(dir, resources, err) < 0)
         return -1;
@@ -124,7 +126,8 @@ static int join_pod(struct container *c, const char *pod_id, struct err *err)
     struct container *holder = find_holder(c->table, pod_id);
 
     if (!holder || holder->state == CONTAINER_CREATING)
-        return err_set(err, ERR_INTERNAL, "no pod \"%.64s\" for container %s", pod_id, c->id);
+        return err_set(err, ERR_INTERNAL, "pod \"%.64s\" of container %s does not exist", pod_id,
+                       c->id);
     c->pod = holder->pod;
     c->pod->refs++;
     return 0;
@@ -208,7 +211,9 @@ static int create(struct ctx *ctx, struct container *c, struct spec *spec, const
     if (enter_pod(ctx, c, spec, pod_id, err) < 0 || fit_spec(ctx, c, spec, privileged, err) < 0)
         return -1;
     if (spec_annotation(spec, TEE_LOG))
-        log_warn(ctx, "a copy of the output is not kept, going on", F_STR("annotation", TEE_LOG));
+        log_warn(ctx,
+                 "the tee log annotation is unsupported; continuing without a copy of the output",
+                 F_STR("annotation", TEE_LOG));
     c->cgroup = cgroup_dir(spec_cgroups_path(spec));
     c->terminal = spec_terminal(spec);
     c->own_pid_ns = spec_namespace(spec, "pid", &pid_ns) && !pid_ns[0];
@@ -221,7 +226,7 @@ static int create(struct ctx *ctx, struct container *c, struct spec *spec, const
     return adopt_network(ctx, c, network, err);
 }
 
-/* Nothing is left but the rootfs, which is the host's to take down. */
+/* Everything is undone except the rootfs, which the host removes. */
 static void undo(struct container *c)
 {
     struct ctx ctx = ctx_limited(c->table->opts.loop, UNDO_NS);
@@ -229,11 +234,13 @@ static void undo(struct container *c)
     struct err err = ERR_INIT;
 
     if (c->crun_made && crun_delete(&ctx, c->table->crun, c->id, true, &err) < 0)
-        log_warn(&ctx, "crun keeps a container that failed", F_STR("cid", c->id), F_ERR(&err));
+        log_warn(&ctx, "crun could not delete a container whose create failed",
+                 F_STR(LK_CID, c->id), F_ERR(&err));
     if (c->cgroup)
         (void)cgroup_remove(c->cgroup); /* crun usually has */
     if (c->files_made && pod_files_remove(&ctx, c->bundle, &err) < 0)
-        log_warn(&ctx, "files of a container that failed stay", F_STR("cid", c->id), F_ERR(&err));
+        log_warn(&ctx, "cannot remove the files of a container whose create failed",
+                 F_STR(LK_CID, c->id), F_ERR(&err));
     (void)unlink(config);
 }
 
@@ -243,15 +250,17 @@ static int check(const struct containers *cs, const struct container_config *con
     struct err unknown = ERR_INIT;
 
     if (!path_name_ok(config->id))
-        return err_set(err, ERR_INVALID, "invalid container ID format: \"%.64s\"", config->id);
+        return err_because(err, REASON_INVALID_ID, ERR_INVALID,
+                           "invalid container ID format: \"%.64s\"", config->id);
     if (path_check_run(config->bundle_path, "OciBundlePath", err) < 0)
         return -1;
     if (config->scratch_path[0] && path_check_run(config->scratch_path, "ScratchDirPath", err) < 0)
         return -1;
     if (containers_find(cs, config->id, &unknown))
-        return err_set(err, ERR_EXISTS, "container with given ID already exists: %s", config->id);
+        return err_because(err, REASON_ALREADY_EXISTS, ERR_EXISTS,
+                           "container with given ID already exists: %s", config->id);
     if (cs->n >= CONTAINERS_MAX)
-        return err_set(err, ERR_EXHAUSTED, "%d containers are there already", CONTAINERS_MAX);
+        return err_set(err, ERR_EXHAUSTED, "too many containers: at most %d", CONTAINERS_MAX);
     return 0;
 }
 
@@ -285,7 +294,7 @@ int container_create(struct ctx *ctx, struct containers *cs, const struct contai
         spec_kind(spec, config->id, &kind, &pod_id, err) < 0)
         return -1;
     if (!path_name_ok(pod_id))
-        return err_set(err, ERR_INVALID, "sandbox id \"%.64s\" is not a name", pod_id);
+        return err_set(err, ERR_INVALID, "invalid sandbox id \"%.64s\"", pod_id);
     if (path_check_run(spec_root_path(spec), "root.path", err) < 0)
         return -1;
 
@@ -299,9 +308,10 @@ int container_create(struct ctx *ctx, struct containers *cs, const struct contai
         return err_wrap(err, "create container %s", config->id);
     }
     fsm_step(&container_fsm, &c->state, CONTAINER_EV_CREATED);
-    if (process_done(c->init, NULL)) /* already: container_on_done left the step to us */
+    if (process_done(c->init,
+                     NULL)) /* already exited: container_on_done left this step to create */
         fsm_step(&container_fsm, &c->state, CONTAINER_EV_EXITED);
     waitq_wake_all(&cs->changed); /* a delete may wait for it */
-    log_info(ctx, "container created", F_STR("cid", c->id), F_U("pid", process_pid(c->init)));
+    log_info(ctx, "container created", F_STR(LK_CID, c->id), F_U(LK_PID, process_pid(c->init)));
     return 0;
 }

@@ -27,7 +27,7 @@ struct container {
     struct gate gate;
 
     struct process *init;
-    bool attached; /* the start has been tried: its stdio is given away */
+    bool attached; /* start was called: its stdio is used up */
     bool own_pid_ns, terminal;
     int last_signal;           /* TERM or KILL to init */
     char *cgroup, *root;       /* full paths */
@@ -37,12 +37,12 @@ struct container {
     json_t *rlimits, *user;
     struct processes execs;
 
-    unsigned init_waits; /* waits on init under way, until their answer is out */
+    unsigned init_waits; /* waits on init whose answer has not been sent */
     bool wait_answered, notified;
 
     uint64_t oom_told;
     bool oom_watched;
-    unsigned oom_waits; /* until their answer is out */
+    unsigned oom_waits; /* until their answer is sent */
     struct waitq oom;
     struct cancel oom_stop;
 
@@ -68,7 +68,7 @@ void container_forget(struct container *c);
 void container_leave_network(struct container *c);
 
 /* container_run.c: crun creates the container (process NULL), or runs the OCI process, as JSON
- * text, in it; whoever is started is ours afterwards. on_done gets a reference on c. */
+ * text, in it; the started process becomes the agent's child. on_done gets a reference on c. */
 int container_run(struct ctx *ctx, struct container *c, const char *process, bool terminal,
                   void (*on_exit)(void *arg), void (*on_done)(void *arg), struct process **ret,
                   struct err *err);
@@ -77,7 +77,6 @@ int container_run(struct ctx *ctx, struct container *c, const char *process, boo
 void container_on_exit(void *arg);
 void container_on_done(void *arg);
 
-/* container_run.c: OCI LinuxResources. The types and ranges of what can be changed while a
- * container runs; crun itself takes a limit that is no number for none. ERR_INVALID names the
- * field. */
+/* container_run.c: OCI LinuxResources. Checks what can be changed while a container runs, because
+ * crun ignores a limit that is not a number. ERR_INVALID names the field. */
 int resources_check(const json_t *resources, struct err *err);

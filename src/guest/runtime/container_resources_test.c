@@ -11,7 +11,7 @@ static int check(const char *text, struct err *err)
     return resources_check(json, err);
 }
 
-TEST(limits_that_make_sense_pass)
+TEST(valid_limits_pass)
 {
     struct err err = ERR_INIT;
 
@@ -23,7 +23,7 @@ TEST(limits_that_make_sense_pass)
               err);
 }
 
-TEST(nonsense_is_refused_and_named)
+TEST(invalid_limits_are_refused_and_named)
 {
     static const char *const bad[][2] = {
         { "{\"memory\":7}", "memory" },

@@ -77,7 +77,7 @@ void container_oom_answered(void *container, bool sent)
     container_unref(c);
 }
 
-/* Who asked about memory is answered before the exit is told. */
+/* Waits for OOM events are answered before the exit is reported. */
 static void settle_oom(struct container *c)
 {
     struct ctx ctx = ctx_limited(c->table->opts.loop, OOM_ANSWER_NS);
@@ -92,7 +92,8 @@ static void settle_oom(struct container *c)
 
 /* --- exit --- */
 
-/* Init has been reaped. What it leaves in a pid namespace that is not its own goes with it. */
+/* Init has been reaped. In a shared pid namespace its other processes survive it, so they are
+ * killed here. */
 void container_on_exit(void *arg)
 {
     struct container *c = arg;
@@ -100,8 +101,8 @@ void container_on_exit(void *arg)
     if (!c->own_pid_ns) {
         int r = cgroup_kill(c->cgroup);
         if (r < 0 && r != -ENOENT)
-            log_warn(NULL, "processes of a container outlive it", F_STR("cid", c->id),
-                     F_STR("error", strerror(-r)));
+            log_warn(NULL, "cannot kill the processes that a container left behind",
+                     F_STR(LK_CID, c->id), F_STR(LK_ERROR, strerror(-r)));
     }
     settle_oom(c);
 }
@@ -115,25 +116,25 @@ void container_on_done(void *arg)
     if (c->state != CONTAINER_CREATING && c->state != CONTAINER_GONE)
         fsm_step(&container_fsm, &c->state, CONTAINER_EV_EXITED);
     (void)process_done(c->init, &code);
-    log_info(NULL, "container exited", F_STR("cid", c->id), F_U("code", code));
+    log_info(NULL, "container exited", F_STR(LK_CID, c->id), F_U("code", code));
     waitq_wake_all(&c->table->changed);
     container_unref(c);
 }
 
 /* --- deletion --- */
 
-/* One that was created and never started is ended first. */
+/* Kills a container that was created and never started. */
 static int end_init(struct ctx *ctx, struct container *c, struct err *err)
 {
     uint32_t code;
 
     process_kill(c->init);
     if (process_wait(ctx, c->init, KILLED_MS, &code, err) < 0)
-        return err_wrap(err, "container %s does not end", c->id);
+        return err_wrap(err, "container %s did not exit after SIGKILL", c->id);
     return 0;
 }
 
-/* Each step may be repeated, so that a delete can be. */
+/* Each step may be repeated, so that a failed delete can be retried. */
 static int take_down(struct ctx *ctx, struct container *c, struct err *err)
 {
     processes_each(&c->execs, process_drop_output);
@@ -157,7 +158,8 @@ static int take_down(struct ctx *ctx, struct container *c, struct err *err)
     return storage_remove_tree(ctx, c->bundle, err);
 }
 
-/* One that is being created is waited for: whoever asked for it may have gone, and undoes it. */
+/* Waits while the container is being created: its create may belong to a lost connection, and
+ * undoes it. */
 static struct container *get_when_made(struct ctx *ctx, struct containers *cs, const char *id,
                                        struct err *err)
 {
@@ -178,12 +180,12 @@ int container_delete(struct ctx *ctx, struct containers *cs, const char *id, str
     AUTO(gate_leave) struct gate *held = gate_enter(&c->gate, ctx, "container.delete", err);
     if (!held)
         return -1;
-    if (list_empty(&c->in_table)) /* by another while we waited */
-        return err_set(err, ERR_NOT_FOUND, "no container %s", id);
+    if (list_empty(&c->in_table)) /* deleted by another call during the wait */
+        return err_because(err, REASON_NOT_FOUND, ERR_NOT_FOUND, "no container %s", id);
     if (c->state == CONTAINER_CREATED && end_init(ctx, c, err) < 0)
         return -1;
     if (fsm_check(&container_fsm, c->state, CONTAINER_EV_DELETED, err) < 0)
-        return err_wrap(err, "container %s is not stopped", id);
+        return err_wrap(err, "cannot delete container %s: it has not exited", id);
     if (take_down(ctx, c, err) < 0)
         return err_wrap(err, "delete container %s", id);
 
@@ -192,7 +194,7 @@ int container_delete(struct ctx *ctx, struct containers *cs, const char *id, str
         (void)rmdir(parent); /* the pod's, once it is empty */
     fsm_step(&container_fsm, &c->state, CONTAINER_EV_DELETED);
     container_forget(c);
-    log_info(ctx, "container deleted", F_STR("cid", id));
+    log_info(ctx, "container deleted", F_STR(LK_CID, id));
     return 0;
 }
 
@@ -221,12 +223,13 @@ static int check_field(const json_t *part, const char *key, enum kind kind, stru
     case SIGNED:
         if (js_i64(part, key, &i, err) < 0)
             return -1;
-        return i < -1 ? err_set(err, ERR_INVALID, "%s is %ld", key, i) : 0;
+        return i < -1 ? err_set(err, ERR_INVALID, "invalid %s: %ld", key, i) : 0;
     case CPU_SET:
         if (js_str(part, key, &text, err) < 0)
             return -1;
         if (strspn(text, "0123456789,-") != strlen(text))
-            return err_set(err, ERR_INVALID, "%s is \"%.32s\", not a set of numbers", key, text);
+            return err_set(err, ERR_INVALID, "invalid %s \"%.32s\": not a set of numbers", key,
+                           text);
         return 0;
     }
     return 0;
@@ -260,7 +263,7 @@ int container_run(struct ctx *ctx, struct container *c, const char *process, boo
     /* Else /dev/stdout could not be opened in the container. */
     for (int i = 0; i < 3 && c->ids.uid; i++)
         if (ends.fd[i] >= 0 && fchown(ends.fd[i], c->owner.uid, c->owner.gid) < 0)
-            return err_sys(err, errno, "give stdio to the container's root");
+            return err_sys(err, errno, "change the owner of stdio to the container's root");
     const struct crun_start start = {
         .id = c->id,
         .bundle = c->bundle,
@@ -295,16 +298,19 @@ static int start(struct ctx *ctx, struct container *c, const struct stdio_ports 
     if (fsm_check(&container_fsm, c->state, CONTAINER_EV_STARTED, err) < 0)
         return err_wrap(err, "container %s", c->id);
     if (c->attached)
-        return err_set(err, ERR_STATE, "container %s was started before and failed", c->id);
+        return err_set(err, ERR_STATE,
+                       "cannot start container %s: an earlier start failed; create it again",
+                       c->id);
     if (dialer_dial_stdio(ctx, c->table->opts.dialer, io, &fds, err) < 0)
         return -1;
-    if (process_exited(c->init)) /* while we dialled: its waiters learn of it */
-        return err_set(err, ERR_UNAVAILABLE, "container %s has exited before its start", c->id);
+    if (process_exited(c->init)) /* while the streams were dialled; its waiters get the exit */
+        return err_set(err, ERR_UNAVAILABLE, "cannot start container %s: it has already exited",
+                       c->id);
     c->attached = true;
     process_attach(c->init, &fds);
     if (crun_start(ctx, c->table->crun, c->id, err) < 0)
         return err_wrap(err, "start container %s", c->id);
-    /* A short one may have come and gone while crun was still talking. */
+    /* A short-lived container may have exited before crun returned. */
     if (c->state == CONTAINER_CREATED)
         fsm_step(&container_fsm, &c->state, CONTAINER_EV_STARTED);
     return 0;
@@ -318,17 +324,18 @@ int container_start(struct ctx *ctx, struct container *c, const struct stdio_por
     if (!held)
         return -1;
     if (c->terminal && io->want[2])
-        return err_set(err, ERR_INVALID, "a terminal has no stderr of its own");
+        return err_set(err, ERR_INVALID,
+                       "invalid process: a terminal cannot have a separate stderr");
     if (start(ctx, c, io, err) < 0)
         return -1;
     *ret_pid = process_pid(c->init);
-    log_info(ctx, "container started", F_STR("cid", c->id), F_U("pid", *ret_pid));
+    log_info(ctx, "container started", F_STR(LK_CID, c->id), F_U(LK_PID, *ret_pid));
     return 0;
 }
 
 /* --- exec --- */
 
-/* The document that crun gets. Caller frees. */
+/* The document for crun. Caller frees. */
 static int make_process(struct ctx *ctx, const struct container *c, json_t *process,
                         char **ret_text, struct err *err)
 {
@@ -363,14 +370,16 @@ static int run_in(struct ctx *ctx, struct container *c, json_t *process,
     bool terminal = json_is_true(js_get(process, "terminal"));
 
     if (c->state != CONTAINER_CREATED && c->state != CONTAINER_RUNNING)
-        return err_set(err, c->state == CONTAINER_STOPPED ? ERR_UNAVAILABLE : ERR_STATE,
-                       "container %s is %s: nothing can be run in it", c->id,
-                       fsm_state_name(&container_fsm, c->state));
+        return err_because(err, REASON_WRONG_STATE,
+                           c->state == CONTAINER_STOPPED ? ERR_UNAVAILABLE : ERR_STATE,
+                           "cannot exec in container %s: it is %s", c->id,
+                           fsm_state_name(&container_fsm, c->state));
     if (processes_make_room(&c->execs, CONTAINER_EXECS_MAX, err) < 0 ||
         make_process(ctx, c, process, &text, err) < 0)
         return -1;
     if (terminal && io->want[2])
-        return err_set(err, ERR_INVALID, "a terminal has no stderr of its own");
+        return err_set(err, ERR_INVALID,
+                       "invalid process: a terminal cannot have a separate stderr");
     if (dialer_dial_stdio(ctx, c->table->opts.dialer, io, &fds, err) < 0 ||
         container_run(ctx, c, text, terminal, NULL, exec_done, &p, err) < 0)
         return -1;
@@ -398,9 +407,10 @@ int container_update(struct ctx *ctx, struct container *c, const json_t *resourc
     if (!held)
         return -1;
     if (c->state == CONTAINER_STOPPED)
-        return err_set(err, ERR_UNAVAILABLE, "container %s is not running", c->id);
+        return err_because(err, REASON_WRONG_STATE, ERR_UNAVAILABLE, "container %s is not running",
+                           c->id);
     AUTO_FREE char *text = js_text(resources, 0);
-    /* A pod's first container speaks for the pod. */
+    /* An update of the pod's sandbox container applies to the pod. */
     if ((c->kind == SPEC_SANDBOX && cgroup_update_pod(c->pod->cgroup, resources, err) < 0) ||
         crun_update(ctx, c->table->crun, c->id, text, err) < 0)
         return err_wrap(err, "update container %s", c->id);

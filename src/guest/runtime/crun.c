@@ -24,7 +24,7 @@
 #define WORK "/run/gcs/crun"
 #define LOG_MAX (1u << 20)
 #define ENTRY_MAX (64 * 1024)
-/* Usually 0.1 s under emulation; a whole pod starting at once on a busy host takes its time. */
+/* Usually 0.1 s under emulation, but more when a whole pod starts at once on a busy host. */
 #define CALL_NS (120 * NS_PER_S)
 
 struct crun {
@@ -75,22 +75,25 @@ void crun_free(struct crun *crun)
     free(crun);
 }
 
-/* --- what crun's words mean (gcs-protocol.md §2.5) --- */
+/* --- what crun's words mean (docs/reference/gcs-protocol.md §2.5) --- */
 
 static const struct {
     const char *part;
     enum err_code code;
+    enum reason reason;
 } known[] = {
-    { "does not exist", ERR_NOT_FOUND },
-    { "already exists", ERR_EXISTS },
-    { "invalid container ID", ERR_INVALID },
-    { "invalid character", ERR_INVALID },
-    { "is not in `created` or `stopped` state", ERR_STATE },
-    { "not stopped", ERR_STATE },
-    { "still running", ERR_STATE },
-    { "is not running", ERR_UNAVAILABLE },
-    { "container not running", ERR_UNAVAILABLE },
-    { "container process not found", ERR_UNAVAILABLE },
+    { "does not exist", ERR_NOT_FOUND, REASON_CONTAINER_LOST },
+    { "already exists", ERR_EXISTS, REASON_ALREADY_EXISTS },
+    { "invalid container ID", ERR_INVALID, REASON_INVALID_ID },
+    { "invalid character", ERR_INVALID, REASON_INVALID_ID },
+    { "is not in `created` or `stopped` state", ERR_STATE, REASON_WRONG_STATE },
+    { "not stopped", ERR_STATE, REASON_WRONG_STATE },
+    { "still running", ERR_STATE, REASON_WRONG_STATE },
+    { "is not running", ERR_UNAVAILABLE, REASON_WRONG_STATE },
+    { "container not running", ERR_UNAVAILABLE, REASON_WRONG_STATE },
+    { "container process not found", ERR_UNAVAILABLE, REASON_WRONG_STATE },
+    { "seccomp", ERR_INTERNAL, REASON_SECCOMP_PROFILE },
+    { "apparmor", ERR_INTERNAL, REASON_APPARMOR_PROFILE },
 };
 
 /* The name between the first pair of back quotes. */
@@ -106,19 +109,22 @@ int crun_error(const char *text, struct err *err)
     AUTO_FREE char *name = quoted(text);
 
     if (strstr(text, "not found in $PATH"))
-        return err_set(err, ERR_NOT_FOUND, "exec: \"%s\": executable file not found in $PATH",
-                       name);
+        return err_because(err, REASON_COMMAND_NOT_FOUND, ERR_NOT_FOUND,
+                           "exec: \"%s\": executable file not found in $PATH", name);
     if (str_starts(text, "exec container process") && strstr(text, "No such file"))
-        return err_set(err, ERR_NOT_FOUND, "exec: \"%s\": no such file or directory", name);
+        return err_because(err, REASON_COMMAND_NOT_FOUND, ERR_NOT_FOUND,
+                           "exec: \"%s\": no such file or directory", name);
     if (str_starts(text, "open executable") ||
         (strstr(text, "exec container process") && strstr(text, "ermission denied")))
-        return err_set(err, ERR_PERMISSION, "exec: permission denied (%s)", text);
+        return err_because(err, REASON_COMMAND_NOT_EXECUTABLE, ERR_PERMISSION,
+                           "exec: permission denied (%s)", text);
     if (strstr(text, "/status`: No such file or directory"))
-        return err_set(err, ERR_NOT_FOUND, "container does not exist: %s", text);
+        return err_because(err, REASON_CONTAINER_LOST, ERR_NOT_FOUND,
+                           "container does not exist: %s", text);
     for (size_t i = 0; i < ARRAY_LEN(known); i++)
         if (strstr(text, known[i].part))
-            return err_set(err, known[i].code, "%s", text);
-    return err_set(err, ERR_INTERNAL, "%s", text);
+            return err_because(err, known[i].reason, known[i].code, "%s", text);
+    return err_because(err, REASON_CRUN_FAILED, ERR_INTERNAL, "%s", text);
 }
 
 char *crun_log_error(const char *log)
@@ -143,7 +149,7 @@ char *crun_log_error(const char *log)
 
 /* --- calls --- */
 
-/* One call: its directory and its words. */
+/* One call: its directory and its arguments. */
 struct call {
     const char *command; /* static text: "crun create" */
     char dir[40];
@@ -185,7 +191,7 @@ static int call_add_file(struct call *c, const char *name, const char *text, str
 static void call_release(struct call *c)
 {
     if (c->argv.n)
-        (void)dir_remove(c->dir); /* on a tmpfs of ours: what stays is lost with the VM */
+        (void)dir_remove(c->dir); /* on failure the directory stays on a tmpfs until the VM ends */
     strv_release(&c->argv);
 }
 
@@ -197,9 +203,10 @@ static int failure(const struct call *c, int status, struct err *err)
     if (text)
         return crun_error(text, err);
     if (WIFSIGNALED(status))
-        return err_set(err, ERR_INTERNAL, "crun was killed by signal %d", WTERMSIG(status));
-    return err_set(err, ERR_INTERNAL, "crun failed with status %d and said nothing",
-                   WEXITSTATUS(status));
+        return err_because(err, REASON_CRUN_KILLED, ERR_INTERNAL, "crun was killed by signal %d",
+                           WTERMSIG(status));
+    return err_because(err, REASON_CRUN_FAILED, ERR_INTERNAL,
+                       "crun exited with status %d and logged no error", WEXITSTATUS(status));
 }
 
 static int child_setup(void *arg, struct err *err)
@@ -238,7 +245,7 @@ static int call_run(struct ctx *ctx, struct crun *crun, struct call *c, struct e
     crun->running++;
     int r = run_child(ctx, crun, c, err);
     crun->running--;
-    waitq_wake_all(&crun->slots); /* one that is being cancelled must not swallow the turn */
+    waitq_wake_all(&crun->slots); /* a waiter that is being cancelled must pass the turn on */
     return r;
 }
 
@@ -258,7 +265,7 @@ static int console_listen(struct call *c, int *ret_fd, struct err *err)
     return 0;
 }
 
-/* crun has connected, sent the terminal and gone: nothing to wait for. */
+/* crun has exited, so its connection and the terminal are in the socket already: no wait. */
 static int console_take(int listener, int *ret_master, struct err *err)
 {
     AUTO_FD int conn = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -281,7 +288,7 @@ static int read_pid(const struct call *c, pid_t *ret, struct err *err)
         return err_sys(err, -r, "pid of the process");
     text[strcspn(text, "\n")] = '\0';
     if (str_to_u64(text, INT32_MAX, &pid) < 0 || pid == 0)
-        return err_set(err, ERR_INTERNAL, "crun wrote \"%.16s\" as pid", text);
+        return err_set(err, ERR_INTERNAL, "invalid pid \"%.16s\" in crun's pid file", text);
     *ret = (pid_t)pid;
     return 0;
 }

@@ -1,4 +1,4 @@
-/* crun.h - runs crun and makes sense of what it says. Each call is a child with a directory of its
+/* crun.h - runs crun and maps its errors. Each call is a child with a directory of its
  * own for log, pid file and console socket, removed afterwards. Waits until crun has ended or ctx
  * has; a crun that takes too long is killed. */
 #pragma once
@@ -14,13 +14,12 @@ struct err;
 #define CRUN_PROGRAM "/bin/crun"
 #define CRUN_STATE "/run/crun"
 
-/* At most CRUN_SLOTS run at a time, the others wait their turn: more would only share the VM's few
+/* At most CRUN_SLOTS run at a time; other calls wait in order. More would only share the VM's few
  * processors, and each takes memory. */
 #define CRUN_SLOTS 8
 
-/* The program, as a sealed copy in memory. crun would make one at each start, so that no container
- * can write to it through /proc/PID/exe; given one it does not, which is half of its time. Caller
- * frees. */
+/* The program, as a sealed copy in memory. Without it crun makes a copy at each start, so that no
+ * container can write to crun through /proc/PID/exe. That takes half of its time. Caller frees. */
 int crun_new(struct crun **ret, struct err *err);
 void crun_free(struct crun *crun);
 AUTO_DEFINE(struct crun *, crun_free);
@@ -28,7 +27,7 @@ AUTO_DEFINE(struct crun *, crun_free);
 /* The error of a failed crun, from the text it logged: ERR_NOT_FOUND (no such container or
  * command), ERR_EXISTS, ERR_INVALID (the id), ERR_STATE (not stopped), ERR_UNAVAILABLE (not
  * running), ERR_PERMISSION (the command), else ERR_INTERNAL. Errors about the command have runc's
- * words, because clients look for them. Always -1. */
+ * texts, because clients match them. Always -1. */
 int crun_error(const char *text, struct err *err);
 /* The text of the last entry of level error in a log of JSON lines. Caller frees; NULL if none. */
 char *crun_log_error(const char *log);

@@ -11,6 +11,30 @@ static void means(const char *text, enum err_code code, const char *message)
     ASSERT_STR(err.msg, message ? message : text);
 }
 
+TEST(each_message_of_crun_has_its_reason)
+{
+    static const struct {
+        const char *text;
+        enum reason reason;
+    } cases[] = {
+        { "executable file `x` not found in $PATH: No such file or directory",
+          REASON_COMMAND_NOT_FOUND },
+        { "exec container process `/x`: Permission denied", REASON_COMMAND_NOT_EXECUTABLE },
+        { "error opening file `/run/crun/c/status`: No such file or directory",
+          REASON_CONTAINER_LOST },
+        { "invalid seccomp action `SCMP_ACT_NO`", REASON_SECCOMP_PROFILE },
+        { "write file `/proc/self/attr/apparmor/exec`: No such file", REASON_APPARMOR_PROFILE },
+        { "mount `x` to `y`: Invalid argument", REASON_CRUN_FAILED },
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct err err = ERR_INIT;
+
+        ASSERT_EQ(crun_error(cases[i].text, &err), -1);
+        ASSERT_EQ(err.reason, cases[i].reason);
+    }
+}
+
 /* As crun 1.8.1 words them. */
 TEST(a_missing_command_is_worded_as_runc_does)
 {
@@ -30,7 +54,7 @@ TEST(a_command_that_may_not_be_run)
                 ERR_PERMISSION);
 }
 
-TEST(states_of_containers_are_told_apart)
+TEST(states_of_containers_are_distinguished)
 {
     means("container `a` does not exist", ERR_NOT_FOUND, NULL);
     means("container `a` already exists", ERR_EXISTS, NULL);

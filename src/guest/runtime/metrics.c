@@ -5,6 +5,8 @@
 #include "guest/runtime/cgroup.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -68,7 +70,7 @@ static const struct {
     { "unevictable", "total_unevictable", "unevictable" },
 };
 
-/* The values of memory_keys in one pass: the file has 50 lines, and an emulated CPU. */
+/* Finds all memory_keys in one pass, because the file has 50 lines and the CPU may be emulated. */
 static void read_memory_keys(const char *text, uint64_t values[ARRAY_LEN(memory_keys)])
 {
     for (const char *line = text; line && *line;) {
@@ -114,6 +116,110 @@ static void put_memory(struct jsw *w, const struct metrics_files *f)
     jsw_end_obj(w);
 }
 
+/* One list of version 1: of each device reads and writes, by two keys of a line such as
+ * "8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0 dios=0". */
+static void put_devices(struct jsw *w, const char *list, const char *stat,
+                        const char *const keys[2])
+{
+    static const char *const ops[] = { "Read", "Write" };
+
+    jsw_arr(w, list);
+    for (const char *line = stat; line && *line;) {
+        char *end;
+        unsigned long major = strtoul(line, &end, 10),
+                      minor = *end == ':' ? strtoul(end + 1, &end, 10) : 0;
+        size_t len = strcspn(line, "\n");
+
+        for (int i = 0; i < 2; i++) {
+            const char *at = strstr(end, keys[i]);
+
+            if (!at || at > line + len)
+                continue;
+            jsw_obj(w, NULL);
+            jsw_str(w, "op", ops[i]);
+            put(w, "major", major);
+            put(w, "minor", minor);
+            put(w, "value", strtoull(at + strlen(keys[i]), NULL, 10));
+            jsw_end_obj(w);
+        }
+        line += len + (line[len] == '\n');
+    }
+    jsw_end_arr(w);
+}
+
+static void put_blkio(struct jsw *w, const char *stat)
+{
+    static const char *const bytes[] = { " rbytes=", " wbytes=" }, *const ios[] = { " rios=",
+                                                                                    " wios=" };
+
+    jsw_obj(w, "blkio");
+    if (stat && *stat) {
+        put_devices(w, "io_service_bytes_recursive", stat, bytes);
+        put_devices(w, "io_serviced_recursive", stat, ios);
+    }
+    jsw_end_obj(w);
+}
+
+/* "some avg10=0.00 avg60=0.00 avg300=0.00 total=0", then "full …". */
+static void put_pressure(struct jsw *w, const char *text)
+{
+    static const char *const lines[] = { "some", "full" };
+
+    if (!text)
+        return;
+    jsw_obj(w, "psi");
+    for (size_t i = 0; i < ARRAY_LEN(lines); i++) {
+        const char *line = strstr(text, lines[i]);
+        double avg[3];
+        uint64_t total;
+
+        if (!line || sscanf(line + 4, " avg10=%lf avg60=%lf avg300=%lf total=%" SCNu64, &avg[0],
+                            &avg[1], &avg[2], &total) != 4)
+            continue;
+        jsw_obj(w, lines[i]);
+        jsw_f64(w, "avg10", avg[0]);
+        jsw_f64(w, "avg60", avg[1]);
+        jsw_f64(w, "avg300", avg[2]);
+        put(w, "total", total);
+        jsw_end_obj(w);
+    }
+    jsw_end_obj(w);
+}
+
+static void put_keys(struct jsw *w, const char *text, const char *const *keys, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        put(w, keys[i], cgroup_keyed(text, keys[i]));
+}
+
+static void put_v2(struct jsw *w, const struct metrics_files *f)
+{
+    static const char *const
+        events[] = { "low", "high", "max", "oom", "oom_kill", "oom_group_kill" },
+        *const of_memory[] = { "slab",   "shmem",   "slab_reclaimable", "slab_unreclaimable",
+                               "pgscan", "pgsteal", "thp_fault_alloc",  "thp_collapse_alloc" },
+        *const of_cpu[] = { "nr_bursts", "burst_usec" };
+
+    if (!f->memory_events && !f->memory_pressure)
+        return;
+    jsw_obj(w, "v2");
+    jsw_obj(w, "cpu");
+    put_keys(w, f->cpu_stat, of_cpu, ARRAY_LEN(of_cpu));
+    put_pressure(w, f->cpu_pressure);
+    jsw_end_obj(w);
+    jsw_obj(w, "memory");
+    put_keys(w, f->memory_stat, of_memory, ARRAY_LEN(of_memory));
+    put_pressure(w, f->memory_pressure);
+    jsw_end_obj(w);
+    jsw_obj(w, "io");
+    put_pressure(w, f->io_pressure);
+    jsw_end_obj(w);
+    jsw_obj(w, "memory_events");
+    put_keys(w, f->memory_events, events, ARRAY_LEN(events));
+    jsw_end_obj(w);
+    jsw_end_obj(w);
+}
+
 char *metrics_json(const struct metrics_files *f)
 {
     struct jsw w;
@@ -126,13 +232,13 @@ char *metrics_json(const struct metrics_files *f)
     jsw_end_obj(&w);
     put_cpu(&w, f->cpu_stat);
     put_memory(&w, f);
-    jsw_obj(&w, "blkio");
-    jsw_end_obj(&w);
+    put_blkio(&w, f->io_stat);
     jsw_obj(&w, "rdma");
     jsw_end_obj(&w);
     jsw_obj(&w, "memory_oom_control");
     put(&w, "oom_kill", cgroup_keyed(f->memory_events, "oom_kill"));
     jsw_end_obj(&w);
+    put_v2(&w, f);
     jsw_end_obj(&w);
     return jsw_take(&w, NULL);
 }
@@ -170,16 +276,20 @@ int metrics_read(const char *cgroup_dir, char **ret_json, struct err *err)
         { "cpu.stat", &f.cpu_stat },
         { "pids.current", &f.pids_current },
         { "pids.max", &f.pids_max },
+        { "io.stat", &f.io_stat },
+        { "cpu.pressure", &f.cpu_pressure },
+        { "memory.pressure", &f.memory_pressure },
+        { "io.pressure", &f.io_pressure },
     };
     AUTO_FD int dir = open(cgroup_dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
 
-    if (dir < 0 && errno != ENOENT) /* no descriptors left, say: the container is there */
+    if (dir < 0 && errno != ENOENT) /* a failure other than ENOENT: the container still exists */
         return err_sys(err, errno, "open cgroup %s", cgroup_dir);
     if (dir < 0)
         return err_set(err, ERR_NOT_FOUND, "cgroup %s is gone", cgroup_dir);
     AUTO_FREE char *texts = mem_alloc(FILES_MAX);
     size_t used = 0;
-    /* A controller that the kernel lacks has no files: those numbers are left out. */
+    /* A controller that the kernel lacks has no files; its numbers are left out. */
     for (size_t i = 0; i < ARRAY_LEN(files); i++)
         *files[i].to = read_file(dir, files[i].name, texts, &used);
     *ret_json = metrics_json(&f);

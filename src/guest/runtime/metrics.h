@@ -1,6 +1,7 @@
-/* metrics.h - what a container uses, read from its cgroup (version 2) and written as the host
- * expects it: the version 1 metrics of containerd with their Go JSON keys (gcs-protocol.md §4.9).
- * Never waits. */
+/* metrics.h - resource usage of a container, read from its cgroup (version 2) and written as the
+ * host expects it: the version 1 metrics of containerd with their Go JSON keys
+ * (docs/reference/gcs-protocol.md §4.9). Values that version 1 lacks are in "v2", with the names of
+ * containerd's version 2 metrics. Never waits. */
 #pragma once
 
 struct err;
@@ -10,6 +11,7 @@ struct metrics_files {
     const char *memory_current, *memory_max, *memory_peak, *memory_stat, *memory_events;
     const char *swap_current, *swap_max, *swap_peak;
     const char *cpu_stat, *pids_current, *pids_max;
+    const char *io_stat, *cpu_pressure, *memory_pressure, *io_pressure;
 };
 
 /* JSON text of LCOWMetrics; zero fields are left out, as Go does. Caller frees. */

@@ -14,7 +14,7 @@ TEST(every_field_is_translated_to_version_1)
         .memory_stat = "anon 1\nfile 2\nkernel_stack 3\nsock 4\nanon_thp 5\nfile_mapped 6\n"
                        "file_dirty 7\nfile_writeback 8\npgfault 9\npgmajfault 10\n"
                        "inactive_anon 11\nactive_anon 12\ninactive_file 13\nactive_file 14\n"
-                       "unevictable 15\n",
+                       "unevictable 15\nshmem 16\n",
         .memory_events = "low 1\noom 7\noom_kill 2\noom_group_kill 9\n",
         .swap_current = "20\n",
         .swap_max = "30\n",
@@ -23,6 +23,11 @@ TEST(every_field_is_translated_to_version_1)
                     "nr_throttled 3\nthrottled_usec 2\n",
         .pids_current = "2\n",
         .pids_max = "max\n",
+        .io_stat = "8:16 rbytes=4096 wbytes=0 rios=1 wios=0 dbytes=0 dios=0\n"
+                   "8:0 \n9:1 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=5 dios=6\n",
+        .cpu_pressure = "some avg10=1.50 avg60=0.00 avg300=0.00 total=77\n",
+        .memory_pressure = "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
+                           "full avg10=0.25 avg60=0.00 avg300=0.00 total=5\n",
     };
     AUTO_FREE char *json = metrics_json(&f);
 
@@ -40,8 +45,25 @@ TEST(every_field_is_translated_to_version_1)
                "\"total_inactive_file\":13,\"total_active_file\":14,\"total_unevictable\":15,"
                "\"usage\":{\"limit\":268435456,\"usage\":1155072,\"max\":2203648},"
                "\"swap\":{\"limit\":30,\"usage\":20,\"max\":25},\"kernel\":{\"usage\":3},"
-               "\"kernel_tcp\":{\"usage\":4}},\"blkio\":{},\"rdma\":{},"
-               "\"memory_oom_control\":{\"oom_kill\":2}}");
+               "\"kernel_tcp\":{\"usage\":4}},\"blkio\":{\"io_service_bytes_recursive\":["
+               "{\"op\":\"Read\",\"major\":8,\"minor\":16,\"value\":4096},"
+               "{\"op\":\"Write\",\"major\":8,\"minor\":16},"
+               "{\"op\":\"Read\",\"major\":9,\"minor\":1,\"value\":1},"
+               "{\"op\":\"Write\",\"major\":9,\"minor\":1,\"value\":2}],"
+               "\"io_serviced_recursive\":["
+               "{\"op\":\"Read\",\"major\":8,\"minor\":16,\"value\":1},"
+               "{\"op\":\"Write\",\"major\":8,\"minor\":16},"
+               "{\"op\":\"Read\",\"major\":9,\"minor\":1,\"value\":3},"
+               "{\"op\":\"Write\",\"major\":9,\"minor\":1,\"value\":4}]},\"rdma\":{},"
+               "\"memory_oom_control\":{\"oom_kill\":2},\"v2\":{"
+               "\"cpu\":{\"psi\":{\"some\":{\"avg10\":1.5,\"avg60\":0,\"avg300\":0,"
+               "\"total\":77}}},"
+               "\"memory\":{\"shmem\":16,\"psi\":{"
+               "\"some\":{\"avg10\":0,\"avg60\":0,\"avg300\":0},"
+               "\"full\":{\"avg10\":0.25,\"avg60\":0,\"avg300\":0,\"total\":5}}},"
+               "\"io\":{},"
+               "\"memory_events\":{\"low\":1,\"oom\":7,\"oom_kill\":2,"
+               "\"oom_group_kill\":9}}}");
 }
 
 TEST(missing_files_leave_their_numbers_out)

@@ -27,7 +27,8 @@ int pod_files_check_hostname(const char *name, struct err *err)
     size_t n = strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-");
 
     if (name[n] || n > 255)
-        return err_set(err, ERR_INVALID, "host name \"%.64s\" is not [a-zA-Z0-9_.-]{0,255}", name);
+        return err_set(err, ERR_INVALID,
+                       "invalid host name \"%.64s\": must be 0–255 of [a-zA-Z0-9_.-]", name);
     return 0;
 }
 
@@ -72,13 +73,13 @@ static int split(const char *list, const char *what, size_t max, struct strv *re
             *--end = '\0';
         for (char *c = word; *c; c++) {
             if (isspace((unsigned char)*c) || iscntrl((unsigned char)*c))
-                return err_set(err, ERR_INVALID, "DNS %s contains a blank", what);
+                return err_set(err, ERR_INVALID, "invalid DNS %s: contains a blank", what);
             *c = (char)tolower((unsigned char)*c);
         }
         if (!*word || has(ret, word))
             continue;
         if (ret->n == max)
-            return err_set(err, ERR_INVALID, "more than %zu DNS %ss", max, what);
+            return err_set(err, ERR_INVALID, "too many DNS entries: at most %zu %ss", max, what);
         strv_add(ret, word);
     }
     return 0;
@@ -108,9 +109,9 @@ int pod_files_check_resolv(const char *text, struct err *err)
 
     for (; text[len] && len <= RESOLV_MAX_BYTES; len++)
         if (iscntrl((unsigned char)text[len]) && text[len] != '\n' && text[len] != '\t')
-            return err_set(err, ERR_INVALID, "resolv.conf contains a control character");
+            return err_set(err, ERR_INVALID, "invalid resolv.conf: contains a control character");
     if (len > RESOLV_MAX_BYTES)
-        return err_set(err, ERR_INVALID, "resolv.conf has more than %u bytes", RESOLV_MAX_BYTES);
+        return err_set(err, ERR_INVALID, "invalid resolv.conf: at most %u bytes", RESOLV_MAX_BYTES);
     return 0;
 }
 
@@ -156,8 +157,8 @@ static int make_files(const struct pod_files *f, struct err *err)
 
 /* --- directories that a pod's containers share --- */
 
-/* Bound on itself, so that it is a mount point, and shared: what is mounted in it later, the
- * containers that have it see. */
+/* A bind mount on itself makes it a shared mount point: containers that have it see what is mounted
+ * in it later. */
 static int share(const char *dir, struct err *err)
 {
     if (mount(dir, dir, NULL, MS_BIND, NULL) < 0 ||
@@ -223,7 +224,7 @@ int pod_files_remove(struct ctx *ctx, const char *root, struct err *err)
 
 /* --- what a container's mounts name in its pod, made when it is first named --- */
 
-/* The size is what the host says; what is written there counts to the container that writes it. */
+/* The host gives the size. Memory written there is charged to the container that writes it. */
 static int mount_tmpfs(const struct volume *v, struct err *err)
 {
     AUTO_FREE char *data =
@@ -237,25 +238,24 @@ static int make_volume_dir(const char *path, const struct volume_dir *d, bool fr
 {
     struct stat st;
 
-    if (!fresh && lstat(path, &st) == 0) /* the containers' by now, whatever it is */
+    if (!fresh && lstat(path, &st) == 0) /* containers may have changed it: it is left as it is */
         return 0;
     if (make_dir(path, 0755, err) < 0)
         return -1;
-    /* chown takes the bits for setuid and setgid away. */
+    /* chown clears the setuid and setgid bits. */
     if (chown(path, d->uid, d->gid) < 0 || chmod(path, d->mode) < 0)
-        return err_sys(err, errno, "give %s its owner", path);
+        return err_sys(err, errno, "change the owner of %s", path);
     return 0;
 }
 
-/* Containers write there: a symlink in the place of a directory could lead the next one's mount out
- * of the pod's directories, to the VM's own files. The whole path is looked at: none of it is a
- * symlink of ours. */
+/* Containers write there: a symlink in place of a directory could lead the next mount out of the
+ * pod's directories, to the VM's own files. No component of the path may be a symlink. */
 static int check_symlinks(const char *path, struct err *err)
 {
     struct open_how how = { .flags = O_PATH | O_CLOEXEC, .resolve = RESOLVE_NO_SYMLINKS };
     AUTO_FD int fd = (int)syscall(SYS_openat2, AT_FDCWD, path, &how, sizeof(how));
 
-    if (fd >= 0 || errno == ENOENT) /* one that is not there is made */
+    if (fd >= 0 || errno == ENOENT) /* a missing directory is created */
         return 0;
     if (errno == ELOOP)
         return err_set(err, ERR_PERMISSION, "a container has put a symbolic link into the path %s",
@@ -334,7 +334,7 @@ int pod_files_make_todo(struct ctx *ctx, struct gate *gate, struct rewrite_todo 
     if (todo->dirs.n == 0 && todo->hugepages.n == 0 && todo->n_volumes == 0)
         return 0;
 
-    /* Who finds a volume there must find it finished. */
+    /* The gate keeps other containers from using a volume before it is complete. */
     AUTO(gate_leave) struct gate *held = gate_enter(gate, ctx, "pod's volumes", err);
     if (!held)
         return -1;

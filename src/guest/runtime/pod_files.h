@@ -1,6 +1,6 @@
 /* pod_files.h - the files and directories in a pod's root, or of a standalone container: hostname,
- * hosts and resolv.conf (gcs-protocol.md §4.10), and what the containers of the pod share.
- * Life: make -> make_todo … -> remove. These three wait; the others are pure. */
+ * hosts and resolv.conf (docs/reference/gcs-protocol.md §4.10), and what the containers of the pod
+ * share. Life: make -> make_todo … -> remove. These three wait; the others are pure. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -29,5 +29,5 @@ char *pod_files_hosts(const char *hostname);
 /* Comma-separated lists: trimmed, lower-cased, unique; "" is fine. More than 6 search domains, or
  * one with a blank or line feed in it: ERR_INVALID. Caller frees. */
 int pod_files_resolv(const char *search, const char *servers, char **ret, struct err *err);
-/* A resolv.conf that somebody else has written: text of lines, at most 16 KiB. */
+/* Checks a complete resolv.conf from the host: lines of text, at most 16 KiB. */
 int pod_files_check_resolv(const char *text, struct err *err);

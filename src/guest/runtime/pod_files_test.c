@@ -52,7 +52,7 @@ TEST(resolv_refuses_what_would_make_another_line)
     ASSERT_FAIL(pod_files_resolv("a\nnameserver 6.6.6.6", "", &text, &err), err, ERR_INVALID);
     ASSERT_FAIL(pod_files_resolv("", "1.1.1.1 x", &text, &err), err, ERR_INVALID);
     ASSERT_FAIL(pod_files_resolv("a,b,c,d,e,f,g", "", &text, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "more than 6");
+    ASSERT_HAS(err.msg, "at most 6");
     ASSERT(!text);
 }
 

@@ -74,8 +74,8 @@ static bool reap(struct process *p)
     siginfo_t info = { 0 };
 
     if (waitid(P_PIDFD, (id_t)p->pidfd, &info, WEXITED | WNOHANG) < 0) {
-        log_error(NULL, "cannot reap a process", F_U("pid", process_pid(p)),
-                  F_STR("error", strerror(errno)));
+        log_error(NULL, "cannot reap a process", F_U(LK_PID, process_pid(p)),
+                  F_STR(LK_ERROR, strerror(errno)));
         p->code = EXIT_LOST;
         return true;
     }
@@ -86,8 +86,8 @@ static bool reap(struct process *p)
     return true;
 }
 
-/* Looks again every second where the wait fails, because containers have used up the epoll watches,
- * or where it comes too early, because the exited process still has a tracer. */
+/* Checks every second if the wait fails, because containers have used up the epoll watches, or if
+ * it returns early, because the exited process still has a tracer. */
 static void await_exit(struct ctx *ctx, struct process *p)
 {
     struct err err = ERR_INIT, ignored = ERR_INIT;
@@ -99,8 +99,8 @@ static void await_exit(struct ctx *ctx, struct process *p)
         if (reap(p))
             return;
         if (r < 0 && !logged)
-            log_warn(ctx, "cannot wait for a process, looking every second instead",
-                     F_U("pid", process_pid(p)), F_ERR(&err));
+            log_warn(ctx, "cannot wait for a process; polling every second instead",
+                     F_U(LK_PID, process_pid(p)), F_ERR(&err));
         logged = logged || r < 0;
         (void)fiber_sleep(ctx, LOOK_NS, &ignored); /* cannot fail: nothing cancels ctx */
     }
@@ -122,8 +122,8 @@ static void report_in_time(void *arg)
     struct err err = ERR_INIT;
 
     if (latch_wait(&limited, &p->done, "output to be taken", &err) < 0)
-        log_warn(&limited, "reporting the exit of a process whose output was not read",
-                 F_U("pid", process_pid(p)));
+        log_warn(&limited, "reporting the exit of a process although its output was not read",
+                 F_U(LK_PID, process_pid(p)));
     report(p);
     process_unref(p);
 }
@@ -203,7 +203,8 @@ int process_wait(struct ctx *ctx, struct process *p, uint32_t timeout_ms, uint32
 int process_signal(struct process *p, int signo, struct err *err)
 {
     if (signo < 0 || signo > SIGRTMAX)
-        return err_set(err, ERR_INVALID, "invalid signal %d: must be 1–%d", signo, SIGRTMAX);
+        return err_because(err, REASON_INVALID_REQUEST, ERR_INVALID,
+                           "invalid signal %d: must be 1–%d", signo, SIGRTMAX);
     if (!p->exited &&
         syscall(SYS_pidfd_send_signal, p->pidfd, signo ? signo : SIGKILL, NULL, 0) == 0)
         return 0;
@@ -256,7 +257,8 @@ void processes_release(struct processes *l)
         processes_forget(l, LIST_ENTRY(pos, struct process, in_list));
 }
 
-/* From the newest: the kernel may use a pid again while an exit nobody asked for is still here. */
+/* Searches from the newest: the kernel may reuse a pid while an exited process that was not waited
+ * for is still in the table. */
 static struct process *find(const struct processes *l, uint32_t pid)
 {
     for (struct list *pos = l->all.prev; pos != &l->all; pos = pos->prev) {
@@ -296,7 +298,7 @@ int processes_make_room(struct processes *l, size_t max, struct err *err)
             return 0;
         }
     }
-    return err_set(err, ERR_EXHAUSTED, "%zu processes run already", max);
+    return err_set(err, ERR_EXHAUSTED, "too many processes: at most %zu", max);
 }
 
 bool processes_all_done(const struct processes *l)

@@ -3,9 +3,8 @@
  * child: spawned by us, or left to us by crun, whose subreaper we are.
  *
  * Counted: process_adopt gives one reference; the watcher holds another until the process has
- * exited and its output is drained. The exit is reported when the output was taken, but a reader
- * that takes nothing holds it back only for a while: then it is reported, and the output flows on
- * behind it. */
+ * exited and its output is drained. The exit is reported when the output was read. A reader that
+ * stops reading delays it for a bounded time only; the rest of the output follows the exit. */
 #pragma once
 #include "base/list.h"
 #include "base/mem.h"
@@ -32,8 +31,8 @@ struct process_opts {
     /* Runs in the watcher once the process is reaped, before its output is drained. May wait. */
     void (*on_exit)(void *arg);
     void (*on_done)(void *arg); /* the code may be reported. May not wait */
-    /* From the exit until others that hold its pipes are cut off; 0: PROCESS_GRACE_NS. The exit is
-     * reported a fifth of it later at most, so that a cut output still comes before it. */
+    /* Time from the exit until other holders of its pipes are cut off; 0: PROCESS_GRACE_NS. The
+     * exit is reported at most a fifth of it later, so that cut output still comes first. */
     uint64_t grace_ns;
     void *arg;
 };
@@ -58,7 +57,7 @@ int process_wait(struct ctx *ctx, struct process *p, uint32_t timeout_ms, uint32
 int process_signal(struct process *p, int signo, struct err *err);
 /* ERR_STATE without a terminal; success if it is closed already. */
 int process_resize(struct process *p, uint16_t rows, uint16_t cols, struct err *err);
-/* Output that is still on its way is dropped: nobody waits for it. Never waits. */
+/* Drops output that has not been sent. Never waits. */
 void process_drop_output(struct process *p);
 /* SIGKILL, and its output is dropped. Never waits. */
 void process_kill(struct process *p);
@@ -75,8 +74,8 @@ void processes_add(struct processes *l, struct process *p);
 void processes_forget(struct processes *l, struct process *p);
 /* Borrows; NULL with ERR_NOT_FOUND. */
 struct process *processes_find(const struct processes *l, uint32_t pid, struct err *err);
-/* Room for one more: with max of them the oldest whose exit nobody asked for is forgotten.
- * ERR_EXHAUSTED: all of them run. */
+/* Makes room for one more: with max of them, forgets the oldest exited process that was not waited
+ * for. ERR_EXHAUSTED: all of them run. */
 int processes_make_room(struct processes *l, size_t max, struct err *err);
 bool processes_all_done(const struct processes *l);
 void processes_each(const struct processes *l, void (*fn)(struct process *p));

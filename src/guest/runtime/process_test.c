@@ -1,4 +1,5 @@
-/* Processes as crun leaves them: orphans of a parent that has gone, which become ours. */
+/* Processes as crun leaves them: orphans of a parent that has exited, which become children of the
+ * test. */
 #include "base/child.h"
 #include "base/clock.h"
 #include "base/fd.h"
@@ -140,7 +141,7 @@ static uint32_t wait_code(struct ctx *ctx, struct fixture *r)
         .want = { true, true, true }, .port = { 20, 21, 22 }                                       \
     }
 
-TEST_FIBER(an_orphan_is_heard_and_its_code_is_known)
+TEST_FIBER(the_output_and_exit_code_of_an_orphan_arrive)
 {
     struct fixture r = { .io = ALL };
     struct err err = ERR_INIT;
@@ -181,7 +182,7 @@ TEST_FIBER(a_reader_that_never_reads_does_not_keep_the_exit)
     start(ctx, &r, "echo hello; exit 3");
     ASSERT_EQ(wait_code(ctx, &r), 3);
     ASSERT_EQ(r.done, 1);
-    /* What there is comes behind it. */
+    /* The rest of the output follows the exit. */
     AUTO_FREE char *out = read_all(ctx, &r, 1);
     ASSERT_STR(out, "hello\n");
     drain(ctx, &r, 2);
@@ -252,7 +253,7 @@ TEST_FIBER(a_signal_ends_it_with_128_and_its_number)
     release(&r);
 }
 
-TEST_FIBER(output_nobody_wants_is_dropped_and_input_nobody_gives_ends)
+TEST_FIBER(unrequested_output_is_dropped_and_unrequested_input_ends)
 {
     struct fixture r = { .io = { .want = { false } } };
 

@@ -91,8 +91,9 @@ static bool read_entry(const char *proc, struct ps_entry *e, bool details, uint6
     return true;
 }
 
-/* Each walks up to the first whose leader is known, and all on that way learn it: no way is gone
- * twice. The steps are bounded: parents that were read one after the other may form a ring. */
+/* Walks up from each process to the first whose leader is known, and stores it for all on the way,
+ * so that no path is walked twice. The steps are bounded, because parents that were read at
+ * different times may form a ring. */
 static void find_leaders(struct ps_entry *v, size_t n)
 {
     for (size_t i = 0; i < n; i++) {

@@ -1,5 +1,5 @@
-/* ps.h - what the kernel tells of processes (/proc), for a container's process list. Everything a
- * process can choose itself, its name above all, is made harmless. */
+/* ps.h - reads processes from /proc, for a container's process list. Escapes everything that a
+ * process can choose, above all its name. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>

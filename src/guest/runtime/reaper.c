@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Twice this old and still unknown: nobody is going to ask for it. */
+/* A zombie that two sweeps in a row find without a pidfd is a stranger. */
 #define SETTLE_NS (1 * NS_PER_S)
 #define CHILDREN_MAX (1u << 20)
 
@@ -95,7 +95,8 @@ static bool sweep(struct reaper *r)
         if (!pids_has(&r->seen, zombies.v[i]))
             pids_add(&strangers, zombies.v[i]);
         else if (waitid(P_PID, (id_t)zombies.v[i], &info, WEXITED | WNOHANG) == 0)
-            log_debug(NULL, "stranger reaped", F_I("pid", zombies.v[i]));
+            log_debug(NULL, "reaped a child process that no code waits for",
+                      F_I(LK_PID, zombies.v[i]));
     }
     free(zombies.v);
     free(known.v);

@@ -1,13 +1,12 @@
 /* reaper.h - makes this process the parent of what its children leave behind, as a container
- * runtime that has ended leaves its containers, and reaps those whom nobody here knows. Whoever
- * waits for a process holds a pidfd on it: zombies without one are strangers. Silent while no child
- * ends. */
+ * runtime that has ended leaves its containers, and reaps strangers: zombies without a pidfd in
+ * this process, since code that waits for a process holds one. Does not poll. */
 #pragma once
 
 struct err;
 struct loop;
 struct reaper;
 
-/* One per process. Caller frees, once the loop runs no more. */
+/* One per process. Caller frees, after the loop has ended. */
 int reaper_new(struct loop *loop, struct reaper **ret, struct err *err);
 void reaper_free(struct reaper *r);

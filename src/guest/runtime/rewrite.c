@@ -31,7 +31,7 @@ static json_t *need_array(json_t *obj, const char *key, struct err *err)
         json_object_set_new(obj, key, list);
     }
     if (!json_is_array(list)) {
-        err_set(err, ERR_INVALID, "OCI spec: %s is not a list", key);
+        err_set(err, ERR_INVALID, "invalid OCI spec: %s is not a list", key);
         return NULL;
     }
     return list;
@@ -71,7 +71,7 @@ static int below(json_t *mount, const char *root, const char *dir, const char *r
     return 0;
 }
 
-/* A file of an id that the container does not have is nobody's, as an id-mapped mount shows it. */
+/* Files with an id that the container lacks belong to "nobody", as in an id-mapped mount. */
 static uint32_t owner(const char *map, uint32_t id)
 {
     return !map || idmap_outside(map, id, &id) ? id : NOBODY;
@@ -84,7 +84,9 @@ static int huge(json_t *mount, const struct rewrite_env *env, const char *rest,
     AUTO_FREE char *size = str_ndup(rest, len);
 
     if (!rest[len] || !path_name_ok(size) || strlen(size) > 8)
-        return err_set(err, ERR_INVALID, "mount source hugepages://%.64s is not SIZE/NAME", rest);
+        return err_because(err, REASON_HUGE_PAGES, ERR_INVALID,
+                           "invalid mount source hugepages://%.64s: must be hugepages://SIZE/NAME",
+                           rest);
     if (below(mount, env->pod_root, "hugepages", rest, &todo->hugepages, err) < 0)
         return -1;
     strv_addf(&todo->sizes, "%s,uid=%u,gid=%u", size, owner(env->ids->uid, 0),
@@ -92,7 +94,7 @@ static int huge(json_t *mount, const struct rewrite_env *env, const char *rest,
     return 0;
 }
 
-/* A disk as a device in the container: its node, and leave to use it. */
+/* A disk as a device in the container: its node, and the permission to use it. */
 static int block_device(const struct spec *spec, json_t *mount, const struct rewrite_env *env,
                         const char *destination, struct err *err)
 {
@@ -138,7 +140,8 @@ static int pods_path(const char *source, const char *root, char **ret, struct er
     return 0;
 }
 
-/* What our host says of a volume that is made here; its mount is a bind of it or of a part. */
+/* What lcow's host requests for a volume that the guest makes; its mount is a bind of it or of a
+ * part. */
 static int take_volume(json_t *mount, const struct rewrite_env *env, struct rewrite_todo *todo,
                        struct err *err)
 {
@@ -160,7 +163,8 @@ static int take_volume(json_t *mount, const struct rewrite_env *env, struct rewr
     if (pods_path(v.at, env->pod_root, &path, err) < 0)
         return -1;
     if (!path)
-        return err_set(err, ERR_INVALID, "volume \"%.64s\" is not the pod's", v.at);
+        return err_set(err, ERR_INVALID, "invalid volume \"%.64s\": it does not belong to the pod",
+                       v.at);
     free(todo->volumes[todo->n_volumes - 1].at);
     todo->volumes[todo->n_volumes - 1].at = path;
     return 0;
@@ -232,8 +236,8 @@ static int set_shm(const struct spec *spec, json_t *mounts, struct err *err)
     if (!size || !size[0])
         return 0;
     if (str_to_u64(size, UINT64_MAX / 1024, &kb) < 0 || kb == 0)
-        return err_set(err, ERR_INVALID,
-                       "annotation " SPEC_SHM_SIZE_KEY " is \"%.32s\", not a size", size);
+        return err_because(err, REASON_INVALID_ANNOTATION, ERR_INVALID,
+                           "annotation " SPEC_SHM_SIZE_KEY " is \"%.32s\", not a size", size);
     AUTO_FREE char *option = str_format("size=%luk", kb);
     json_t *shm =
         json_pack("{s:s,s:s,s:s,s:[s,s,s,s,s]}", "destination", "/dev/shm", "type", "tmpfs",
@@ -296,7 +300,7 @@ static void describe(json_t *to, const char *path, const struct rewrite_device *
     json_object_set_new(to, "type", json_string(type));
     json_object_set_new(to, "major", json_integer(d->major));
     json_object_set_new(to, "minor", json_integer(d->minor));
-    if (!js_get(to, "uid")) /* else who it was given to */
+    if (!js_get(to, "uid")) /* else its owner is kept */
         json_object_set_new(to, "uid", json_integer(d->uid));
     if (!js_get(to, "gid"))
         json_object_set_new(to, "gid", json_integer(d->gid));
@@ -323,7 +327,7 @@ static void append_device(void *arg, const char *path, const struct rewrite_devi
     append(arg, path, d, 0666);
 }
 
-/* The node in the VM that stands for it. 1, or 0: there is none, and it may be left out. */
+/* Finds the node in the VM that stands for it. 1, or 0: there is none, and it may be left out. */
 static int find_node(json_t *item, const char *path, const struct rewrite_env *env,
                      struct rewrite_device *d, const char **ret_access, struct err *err)
 {
@@ -342,10 +346,10 @@ static int find_node(json_t *item, const char *path, const struct rewrite_env *e
         return 0;
     if (disk)
         return err_sys(err, -r, "disk for device %s", path);
-    return err_set(err, ERR_NOT_FOUND,
-                   "device %.200s: there is none in the VM; of the host's devices a container can "
-                   "have block devices and PCI devices only",
-                   path);
+    return err_because(err, REASON_DEVICE_NOT_IN_VM, ERR_NOT_FOUND,
+                       "device %.200s does not exist in the VM; only block and PCI devices of the "
+                       "host are supported",
+                       path);
 }
 
 static int rewrite_device(const struct spec *spec, json_t *item, const struct rewrite_env *env,
@@ -358,7 +362,7 @@ static int rewrite_device(const struct spec *spec, json_t *item, const struct re
 
     if (!rules || path_check(path, "linux.devices[].path", err) < 0)
         return -1;
-    if (str_eq(spec_text(item, "type"), "p")) /* a fifo: nobody else has to have it */
+    if (str_eq(spec_text(item, "type"), "p")) /* a fifo, which needs no counterpart in the VM */
         return 1;
     int r = find_node(item, path, env, &d, &access, err);
     if (r <= 0)
@@ -405,7 +409,7 @@ static void add_node(void *arg, const char *path, const struct rewrite_device *d
     struct err ignored = ERR_INIT;
 
     if (path_check(path, "node", &ignored) < 0)
-        return; /* no name of the kernel's */
+        return; /* not a kernel name */
     append(l->devices, path, d, 0660);
     allow(l->rules, d, "rwm");
 }
@@ -433,12 +437,13 @@ static int rewrite_pci(struct spec *spec, const struct rewrite_env *env, struct 
 
         if (!id || !is_type(type))
             return err_set(err, ERR_INVALID,
-                           "windows.devices[%zu] has no id, or its idType \"%.64s\""
-                           " is not vpci-instance-id, vpci or gpu",
+                           "invalid windows.devices[%zu]: needs an id and an idType of "
+                           "vpci-instance-id, vpci or gpu, not \"%.64s\"",
                            i, type ? type : "");
         int r = env->each_node ? env->each_node(env->arg, id, add_node, &lists) : -ENOSYS;
         if (r == -ENXIO)
-            return err_set(err, ERR_NOT_FOUND, "the VM has no PCI device \"%.64s\"", id);
+            return err_because(err, REASON_DEVICE_FAILED, ERR_NOT_FOUND,
+                               "the VM has no PCI device \"%.64s\"", id);
         if (r < 0)
             return err_sys(err, -r, "PCI device \"%.64s\" in the VM", id);
     }
@@ -459,8 +464,9 @@ static int set_core_limit(struct spec *spec, struct err *err)
     AUTO_FREE char *first = semicolon ? str_ndup(value, (size_t)(semicolon - value)) : str_dup("");
     if (!semicolon || str_to_u64(first, INT64_MAX, &soft) < 0 ||
         str_to_u64(semicolon + 1, INT64_MAX, &hard) < 0)
-        return err_set(err, ERR_INVALID,
-                       "annotation " SPEC_CORE_LIMIT_KEY " is \"%.64s\", not SOFT;HARD", value);
+        return err_because(err, REASON_INVALID_ANNOTATION, ERR_INVALID,
+                           "annotation " SPEC_CORE_LIMIT_KEY " is \"%.64s\", must be SOFT;HARD",
+                           value);
     json_t *limits = need_array(process, "rlimits", err);
     if (!limits)
         return -1;
@@ -497,7 +503,7 @@ void rewrite_exec(json_t *process, const json_t *rlimits, const json_t *user)
 
 /* --- all of it --- */
 
-/* The boot block has the link's token in it, and a sysfs of the container's own shows it. */
+/* The boot block holds the link's token, and a sysfs mount in the container would show it. */
 static int hide_boot_block(const struct spec *spec, const struct rewrite_env *env, struct err *err)
 {
     json_t *masked = env->privileged ? NULL : need_array(linux_of(spec), "maskedPaths", err);
@@ -513,11 +519,12 @@ int rewrite_spec(struct spec *spec, const struct rewrite_env *env, struct rewrit
     json_t *root = spec_json(spec);
 
     if (spec_annotation(spec, REWRITE_VIRTUAL_POD))
-        return err_set(err, ERR_INVALID,
-                       "annotation " REWRITE_VIRTUAL_POD ": virtual pods are "
-                       "not supported, use a sandbox of its own");
+        return err_because(err, REASON_INVALID_ANNOTATION, ERR_INVALID,
+                           "annotation " REWRITE_VIRTUAL_POD
+                           ": virtual pods are unsupported; use a sandbox of its own");
     if (env->kind == SPEC_WORKLOAD && spec_text(root, "hostname")[0])
-        return err_set(err, ERR_INVALID, "hostname is the pod's, a container in it has none");
+        return err_set(err, ERR_INVALID,
+                       "invalid hostname: a container in a pod uses the pod's; remove it");
     if (rewrite_mounts(spec, env, todo, err) < 0 || rewrite_devices(spec, env, err) < 0 ||
         rewrite_pci(spec, env, err) < 0 || set_core_limit(spec, err) < 0 ||
         hide_boot_block(spec, env, err) < 0)
@@ -527,7 +534,7 @@ int rewrite_spec(struct spec *spec, const struct rewrite_env *env, struct rewrit
                                  : str_format("/pods/%s/%s", env->pod_id, env->id);
     json_object_set_new(linux_of(spec), "cgroupsPath", json_string(cgroup));
     json_object_del(root, "windows");
-    /* crun refuses what it has not heard of; newer versions only add what it may leave out. */
+    /* crun refuses an unknown version; newer versions only add fields that it may ignore. */
     json_object_set_new(root, "ociVersion", json_string("1.0.2"));
     return 0;
 }

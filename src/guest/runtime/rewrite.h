@@ -1,6 +1,6 @@
-/* rewrite.h - makes the OCI document that the host sent fit for the guest (gcs-protocol.md §4.10):
- * sources of mounts, files below /etc, devices, limits, cgroup. Pure but for what the caller's
- * functions look up; never waits. */
+/* rewrite.h - makes the OCI document that the host sent fit for the guest
+ * (docs/reference/gcs-protocol.md §4.10): sources of mounts, files below /etc, devices, limits,
+ * cgroup. Pure but for what the caller's functions look up; never waits. */
 #pragma once
 #include "oci/spec.h"
 #include "oci/volume.h"
@@ -19,11 +19,11 @@ struct rewrite_env {
     const char *id, *pod_id;
     const char *pod_root;    /* where the pod's files and directories are */
     const struct idmap *ids; /* of its user namespace; empty: none */
-    bool privileged;         /* every device of the VM; by our host's word, never an annotation's */
+    bool privileged; /* every device of the VM; set by the host only, never by an annotation */
     void *arg;
     /* A node in the guest's /dev. 0 or -errno. */
     int (*find_device)(void *arg, const char *path, struct rewrite_device *ret);
-    /* A symlink of ours to a block device (BlockDev); caller frees *ret. 0 or -errno. */
+    /* The agent's symlink to a block device (BlockDev); caller frees *ret. 0 or -errno. */
     int (*read_symlink)(void *arg, const char *path, char **ret);
     /* Every node below /dev that a privileged container gets. */
     void (*each_device)(void *arg,

@@ -306,7 +306,7 @@ TEST(the_pods_logs_appear_where_an_annotation_wants_them)
     ASSERT_EQ(r.todo.dirs.n, 1);
 }
 
-TEST(what_makes_no_sense_is_refused_and_named)
+TEST(invalid_fields_are_refused_and_named)
 {
 #define MOUNT(source, destination)                                                                 \
     "{" PROCESS "," ROOT ",\"linux\":{},\"mounts\":[{\"destination\":\"" destination               \
@@ -318,7 +318,7 @@ TEST(what_makes_no_sense_is_refused_and_named)
         enum err_code code;
     } bad[] = {
         { MOUNT("sandbox://../x", "/a"), "leaves", ERR_INVALID },
-        { MOUNT("sandbox://", "/a"), "names nothing", ERR_INVALID },
+        { MOUNT("sandbox://", "/a"), "must be below", ERR_INVALID },
         { MOUNT("sandbox-tmp://a/../..", "/a"), "leaves", ERR_INVALID },
         { MOUNT("hugepages://2M", "/a"), "SIZE/NAME", ERR_INVALID },
         { MOUNT("hugepages://2M,uid=0/x", "/a"), "SIZE/NAME", ERR_INVALID },
@@ -326,7 +326,7 @@ TEST(what_makes_no_sense_is_refused_and_named)
         { MOUNT("uvm://a", "/a"), "absolute", ERR_INVALID },
         { "{" PROCESS "," ROOT ",\"linux\":{},\"mounts\":[{\"destination\":\"/a\",\"source\":"
           "\"sandbox://a\",\"lcow.volume\":{\"At\":\"/etc\"}}]}",
-          "not the pod's", ERR_INVALID },
+          "does not belong to the pod", ERR_INVALID },
         { "{" PROCESS "," ROOT ",\"linux\":{},\"mounts\":[{\"destination\":\"/a\",\"source\":"
           "\"sandbox://a\",\"lcow.volume\":{\"At\":\"sandbox://../..\"}}]}",
           "leaves", ERR_INVALID },
@@ -380,7 +380,7 @@ TEST(a_process_without_a_user_can_be_given_one)
     ASSERT_EQ(json_integer_value(json_object_get(json_object_get(process, "user"), "uid")), 1);
 }
 
-TEST(crun_is_told_a_version_that_it_knows)
+TEST(crun_gets_a_version_that_it_knows)
 {
     static const char *const given[] = { "1.3.0", "1.2.0-rc.1", "1.0.0" };
 
@@ -417,7 +417,7 @@ TEST(pci_devices_bring_their_nodes)
     ASSERT(!strstr(got, "windows"));
 }
 
-TEST(pci_devices_that_are_none_are_named)
+TEST(invalid_pci_devices_are_named)
 {
     struct err err = ERR_INIT;
 

@@ -78,10 +78,10 @@ static int resolve(const char *what, const char *wanted, const char *file, uint3
             *ret_gid = 0;
         return 0;
     }
-    return err_set(err, ERR_INVALID,
-                   n == 0 ? "no %s \"%.64s\" in the image"
-                          : "more than one %s \"%.64s\" in the image",
-                   what, wanted);
+    return err_because(err, REASON_USER_UNKNOWN, ERR_INVALID,
+                       n == 0 ? "no %s \"%.64s\" in the image"
+                              : "more than one %s \"%.64s\" in the image",
+                       what, wanted);
 }
 
 int rootfs_find_user(const char *user, const char *passwd, const char *group, uint32_t *ret_uid,
@@ -92,7 +92,8 @@ int rootfs_find_user(const char *user, const char *passwd, const char *group, ui
     uint32_t uid = 0, gid = 0;
 
     if (!name[0] || (colon && (!colon[1] || strchr(colon + 1, ':'))))
-        return err_set(err, ERR_INVALID, "user \"%.64s\" is not user[:group]", user);
+        return err_because(err, REASON_USER_UNKNOWN, ERR_INVALID,
+                           "invalid user \"%.64s\": must be user[:group]", user);
     if (resolve("user", name, passwd, &uid, &gid, err) < 0)
         return -1;
     if (colon && resolve("group", colon + 1, group, &gid, NULL, err) < 0)
@@ -121,9 +122,9 @@ static int read_file(const char *root, const char *path, char **ret, struct err 
     return r < 0 ? err_sys(err, -r, "read %s of the container's root", path) : 0;
 }
 
-/* crun mounts and makes nodes here before the root is the container's: a symlink may lead it to
- * files of the VM's. Every other target it resolves inside the root, and so may be a symlink
- * (/var/run, /lib). runc refuses symlinks at /proc and /sys, too. */
+/* crun mounts and makes nodes here before it changes the root, so a symlink could lead it to the
+ * VM's files. It resolves every other target inside the root, so those may be symlinks (/var/run,
+ * /lib). runc refuses symlinks at /proc and /sys, too. */
 static int check_mount_points(const char *root, struct err *err)
 {
     static const char *const names[] = { "dev", "proc", "sys" };
@@ -133,13 +134,14 @@ static int check_mount_points(const char *root, struct err *err)
         int r = in_root_check_dir(root, names[i], &target);
 
         if (r == -ELOOP && target)
-            return err_set(err, ERR_INVALID,
-                           "/%s of the image is a symbolic link to %.200s: a container's /%s is "
-                           "never mounted through a link; make it a directory in the image",
-                           names[i], target, names[i]);
+            return err_because(
+                err, REASON_ROOTFS_FAILED, ERR_INVALID,
+                "/%s of the image is a symbolic link to %.200s: a container's /%s is "
+                "never mounted through a link; make it a directory in the image",
+                names[i], target, names[i]);
         if (r == -ENOTDIR)
-            return err_set(
-                err, ERR_INVALID,
+            return err_because(
+                err, REASON_ROOTFS_FAILED, ERR_INVALID,
                 "/%s of the image is not a directory: nothing can be mounted there; make "
                 "it a directory in the image",
                 names[i]);
@@ -149,7 +151,8 @@ static int check_mount_points(const char *root, struct err *err)
     return 0;
 }
 
-/* As the container's root, so that it is the owner. A read-only root: crun tells. */
+/* As the container's root user, so that it owns the directory. With a read-only root crun reports
+ * the failure. */
 static void make_cwd(const struct job *j)
 {
     (void)setfsgid(j->owner.gid);

@@ -70,10 +70,10 @@ TEST(what_the_image_does_not_know_is_named)
 
 TEST(malformed_users_are_refused)
 {
-    refused("", "not user");
-    refused(":staff", "not user");
-    refused("app:", "not user");
-    refused("app:staff:x", "not user");
+    refused("", "must be user");
+    refused(":staff", "must be user");
+    refused("app:", "must be user");
+    refused("app:staff:x", "must be user");
     refused("-1", "no user");
     refused("4294967295", "no user"); /* (uid_t)-1 means "leave it" */
 }

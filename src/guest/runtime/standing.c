@@ -27,12 +27,15 @@ void standing_raise(struct ctx *ctx)
     int r = file_write(OOM_FILE, "-1000", 5, 0644);
 
     if (r < 0)
-        log_warn(ctx, "agent is not kept from the OOM killer", F_STR("error", strerror(-r)));
+        log_warn(ctx, "could not protect the agent from the OOM killer",
+                 F_STR(LK_ERROR, strerror(-r)));
     r = raise_files();
     if (r < 0)
-        log_warn(ctx, "agent may open few files", F_STR("error", strerror(-r)));
+        log_warn(ctx, "could not raise the agent's limit of open files",
+                 F_STR(LK_ERROR, strerror(-r)));
     if (setpriority(PRIO_PROCESS, 0, NICE_AGENT) < 0)
-        log_warn(ctx, "agent is not served first", F_STR("error", strerror(errno)));
+        log_warn(ctx, "could not raise the agent's scheduling priority",
+                 F_STR(LK_ERROR, strerror(errno)));
 }
 
 void standing_drop(void)
@@ -41,7 +44,7 @@ void standing_drop(void)
     int fd = open(OOM_FILE, O_WRONLY | O_CLOEXEC);
 
     if (fd >= 0) {
-        (void)!write(fd, "0", 1); /* refused only where it was raised on purpose */
+        (void)!write(fd, "0", 1); /* fails only where the value was raised on purpose */
         close(fd);
     }
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur > FILES_USUAL) {
@@ -49,5 +52,5 @@ void standing_drop(void)
         (void)setrlimit(RLIMIT_NOFILE, &limit); /* lowering is always allowed */
     }
     if (getpriority(PRIO_PROCESS, 0) < 0)
-        (void)setpriority(PRIO_PROCESS, 0, 0); /* so is this */
+        (void)setpriority(PRIO_PROCESS, 0, 0); /* always allowed, too */
 }

@@ -8,6 +8,7 @@
 #include "guest/runtime/cgroup.h"
 #include "guest/runtime/standing.h"
 #include "guest/stdio/tty.h"
+#include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +19,7 @@ static bool is_blank(char c)
     return c == ' ' || c == '\t' || c == '\n' || c == '\r';
 }
 
-/* From behind the opening quote to behind the closing one; NULL if there is none. */
+/* Reads a quoted part and returns the position after its closing quote; NULL without one. */
 static const char *take_quoted(const char *at, char quote, struct sbuf *word)
 {
     for (; *at && *at != quote; at++) {
@@ -29,7 +30,7 @@ static const char *take_quoted(const char *at, char quote, struct sbuf *word)
     return *at ? at + 1 : NULL;
 }
 
-/* One word, up to the blank behind it. */
+/* Reads one word, up to the next blank. */
 static const char *take_word(const char *at, struct sbuf *word, struct err *err)
 {
     while (*at && !is_blank(*at)) {
@@ -37,12 +38,12 @@ static const char *take_word(const char *at, struct sbuf *word, struct err *err)
             char quote = *at;
             at = take_quoted(at + 1, quote, word);
             if (!at) {
-                err_set(err, ERR_INVALID, "command line has an open %c quote", quote);
+                err_set(err, ERR_INVALID, "invalid command line: unclosed %c quote", quote);
                 return NULL;
             }
         } else if (*at == '\\') {
             if (!at[1]) {
-                err_set(err, ERR_INVALID, "command line ends with a backslash");
+                err_set(err, ERR_INVALID, "invalid command line: ends with a backslash");
                 return NULL;
             }
             sbuf_addc(word, at[1]);
@@ -57,7 +58,8 @@ static const char *take_word(const char *at, struct sbuf *word, struct err *err)
 int cmdline_split(const char *line, struct strv *ret_words, struct err *err)
 {
     if (strlen(line) > CMDLINE_MAX_BYTES)
-        return err_set(err, ERR_INVALID, "command line is longer than %d bytes", CMDLINE_MAX_BYTES);
+        return err_set(err, ERR_INVALID, "invalid command line: longer than %d bytes",
+                       CMDLINE_MAX_BYTES);
     for (const char *at = line; *at;) {
         AUTO(sbuf_release) struct sbuf word = { 0 };
         if (is_blank(*at)) {
@@ -127,7 +129,7 @@ static int find_words(const struct vm_process_spec *spec, struct strv *split,
         argv = (const char *const *)split->v;
     }
     if (!argv || !argv[0] || !argv[0][0])
-        return err_set(err, ERR_INVALID, "process has neither arguments nor a command line");
+        return err_set(err, ERR_INVALID, "invalid process: neither arguments nor a command line");
     *ret = argv;
     return 0;
 }
@@ -139,14 +141,15 @@ static int child_setup(void *arg, struct err *err)
     return 0;
 }
 
-/* Without a limit of its own a command that eats all memory may take the VM with it. In tests there
- * is no such cgroup. */
+/* Without a memory limit a command that uses all memory may end the VM. In tests there is no such
+ * cgroup. */
 static void limit_commands(struct ctx *ctx)
 {
     struct err err = ERR_INIT;
 
     if (cgroup_limit_commands(CGROUP_ROOT, "/proc/meminfo", &err) < 0 && err.code != ERR_NOT_FOUND)
-        log_warn(ctx, "command has no memory limit", F_ERR(&err));
+        log_warn(ctx, "cannot set the commands' memory limit; the command runs without it",
+                 F_ERR(&err));
 }
 
 /* slave: of the terminal, or -1. */
@@ -171,7 +174,12 @@ static int spawn(struct ctx *ctx, const struct vm_process_spec *spec, const char
     }
     limit_commands(ctx);
     if (child_spawn(ctx, &opts, ret, err) < 0)
-        return err_wrap(err, "run %s", argv[0]);
+        return err_wrap_because(err,
+                                err->code == ERR_NOT_FOUND ? REASON_COMMAND_NOT_FOUND
+                                : err->sys == EACCES || err->sys == ENOEXEC
+                                    ? REASON_COMMAND_NOT_EXECUTABLE
+                                    : REASON_NONE,
+                                "run %s", argv[0]);
     return 0;
 }
 
@@ -194,7 +202,8 @@ int vm_process_exec(struct ctx *ctx, struct vm_processes *v, const struct vm_pro
     if (find_words(spec, &split, &argv, err) < 0)
         return -1;
     if (spec->terminal && spec->io.want[2])
-        return err_set(err, ERR_INVALID, "a terminal has no stderr of its own");
+        return err_set(err, ERR_INVALID,
+                       "invalid process: a terminal cannot have a separate stderr");
     if (processes_make_room(&v->all, VM_PROCESS_MAX, err) < 0 ||
         dialer_dial_stdio(ctx, v->dialer, &spec->io, &fds, err) < 0)
         return -1;

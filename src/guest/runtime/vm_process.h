@@ -16,10 +16,10 @@ struct strv;
 struct vm_process_spec {
     const char *const *argv;  /* NULL-terminated; wins over command_line if not empty */
     const char *command_line; /* split by cmdline_split() */
-    const char *const *env;   /* the whole environment; NULL or empty: our PATH */
-    const char *cwd;          /* NULL or "": ours */
+    const char *const *env;   /* the whole environment; NULL or empty: the agent's PATH */
+    const char *cwd;          /* NULL or "": the agent's */
     bool terminal;            /* then no stderr */
-    struct stdio_ports io;    /* what is not wanted is /dev/null */
+    struct stdio_ports io;    /* streams that are not wanted are /dev/null */
 };
 
 struct vm_processes {
@@ -37,7 +37,7 @@ AUTO_DEFINE(struct vm_processes *, vm_processes_free);
 /* SIGTERM to all that run; waits until they have exited or ctx ends. */
 int vm_processes_stop(struct ctx *ctx, struct vm_processes *v, struct err *err);
 
-/* Waits for the dialled streams and until exec happened. ERR_INVALID: nothing to run, or a
+/* Waits until the streams are connected and the program runs. ERR_INVALID: nothing to run, or a
  * terminal with stderr; ERR_EXHAUSTED: too many; else the error names the command or the port. */
 int vm_process_exec(struct ctx *ctx, struct vm_processes *v, const struct vm_process_spec *spec,
                     uint32_t *ret_pid, struct err *err);

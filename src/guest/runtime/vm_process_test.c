@@ -76,7 +76,7 @@ static void wait_fiber(void *arg)
     a->code = fixture_wait(&ctx, a->w, a->pid);
 }
 
-TEST_FIBER(all_who_wait_get_the_code)
+TEST_FIBER(all_waiters_get_the_code)
 {
     struct fixture w;
     struct err err = ERR_INIT;
@@ -131,7 +131,7 @@ TEST_FIBER(stdout_and_stderr_are_two_streams)
     fixture_release(&w);
 }
 
-TEST_FIBER(streams_nobody_asked_for_are_dev_null)
+TEST_FIBER(unrequested_streams_are_dev_null)
 {
     struct fixture w;
 
@@ -147,7 +147,7 @@ TEST_FIBER(streams_nobody_asked_for_are_dev_null)
     fixture_release(&w);
 }
 
-TEST_FIBER(output_nobody_reads_does_not_hold_the_exit_back)
+TEST_FIBER(unread_output_does_not_delay_the_exit)
 {
     struct fixture w;
 
@@ -295,7 +295,7 @@ TEST_FIBER(a_stream_that_cannot_be_dialled_is_named_and_nothing_starts)
 
 /* --- signals --- */
 
-TEST_FIBER(signals_reach_the_process_and_nonsense_is_refused)
+TEST_FIBER(signals_reach_the_process_and_invalid_ones_are_refused)
 {
     struct fixture w;
     struct err err = ERR_INIT;
@@ -316,7 +316,7 @@ TEST_FIBER(signals_reach_the_process_and_nonsense_is_refused)
     fixture_release(&w);
 }
 
-TEST_FIBER(stopping_all_ends_those_that_listen_and_is_bounded_for_the_rest)
+TEST_FIBER(stopping_all_ends_processes_that_handle_the_signal_and_is_bounded_for_the_rest)
 {
     struct fixture w;
     struct err err = ERR_INIT;

@@ -15,7 +15,7 @@ static uint32_t start_terminal(struct ctx *ctx, struct fixture *w, const char *s
     return fixture_start(ctx, w, spec);
 }
 
-TEST_FIBER(a_terminal_is_one_and_leads_its_session)
+TEST_FIBER(a_process_gets_a_terminal_and_leads_its_session)
 {
     struct fixture w;
 
@@ -58,7 +58,7 @@ TEST_FIBER(control_c_interrupts)
     fixture_release(&w);
 }
 
-TEST_FIBER(the_exit_of_a_terminal_is_told_when_the_host_has_closed_its_output)
+TEST_FIBER(the_exit_of_a_terminal_is_reported_when_the_host_has_closed_its_output)
 {
     struct fixture w;
     struct err err = ERR_INIT;
@@ -113,7 +113,7 @@ TEST_FIBER(a_background_process_that_never_stops_writing_does_not_keep_a_termina
     fixture_release(&w);
 }
 
-TEST_FIBER(a_terminal_whose_output_nobody_wants_still_runs)
+TEST_FIBER(a_terminal_without_an_output_stream_still_runs)
 {
     struct fixture w;
 

@@ -17,7 +17,7 @@ int dialer_dial(struct ctx *ctx, struct dialer *d, uint32_t port, int *ret_fd, s
             return 0;
         if (err->sys != ETIMEDOUT || i == TRIES)
             return err_wrap(err, "dial host port %u", port);
-        struct err why = *err; /* a cancelled sleep must not hide what went wrong */
+        struct err why = *err; /* a cancelled sleep must not replace the dial's error */
         if (fiber_sleep(ctx, PAUSE_NS, err) < 0) {
             *err = why;
             return err_wrap(err, "dial host port %u", port);

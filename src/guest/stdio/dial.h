@@ -1,6 +1,6 @@
 /* dial.h - the way to the host: every connection is dialled by the guest, to one of the host's
- * 32-bit port numbers (gcs-protocol.md §1.1). What lies beneath (TCP with a preface, vsock, a
- * socketpair in tests) is behind this seam. */
+ * 32-bit port numbers (docs/reference/gcs-protocol.md §1.1). What lies beneath (TCP with a preface,
+ * vsock, a socketpair in tests) is behind this seam. */
 #pragma once
 #include "base/mem.h"
 #include <stdbool.h>
@@ -24,11 +24,11 @@ struct dialer {
 /* Dials by the rules of the protocol: a time-out (ETIMEDOUT) is tried again, 10 times in all,
  * 100 ms apart; any other failure is final. Waits until ctx ends. */
 int dialer_dial(struct ctx *ctx, struct dialer *d, uint32_t port, int *ret_fd, struct err *err);
-/* The output has ended. Waits until the host has closed its side, which says that it has all of it,
- * or ctx ends. */
+/* Called when the output has ended. Waits until the host has closed its side, which means that it
+ * has read everything, or until ctx ends. */
 void dialer_finish(struct ctx *ctx, struct stream *host);
 
-/* The three streams of a process: which of them are wanted, and the host's port of each. */
+/* The three streams of a process: which are requested, and the host's port of each. */
 struct stdio_ports {
     bool want[3];
     uint32_t port[3];
@@ -41,6 +41,6 @@ struct stdio_fds {
 /* Closes them. */
 void stdio_fds_release(struct stdio_fds *fds);
 AUTO_VALUE(struct stdio_fds, stdio_fds_release);
-/* Dials what is wanted. On failure none is open, and the error names the stream. */
+/* Connects the requested streams. On failure none is open, and the error names the stream. */
 int dialer_dial_stdio(struct ctx *ctx, struct dialer *d, const struct stdio_ports *ports,
                       struct stdio_fds *ret, struct err *err);

@@ -15,11 +15,11 @@
 #include <unistd.h>
 
 #define CHUNK 16384
-/* Four times the usual: fewer turns between the process and us, which cost much in a VM. Memory
- * only while somebody is slow. */
+/* Four times the default, because switches between the process and the relay are expensive in a VM.
+ * The pipe uses memory only while a reader is slow. */
 #define PIPE_BYTES (256 * 1024)
 
-/* One of the three; input and outputs differ in which end is which. */
+/* One of the three streams; input and output differ in direction. */
 struct half {
     struct relay *relay;
     struct stream *pipe, *host;
@@ -29,8 +29,8 @@ struct relay {
     struct loop *loop;
     struct half halves[3];
     struct cancel input; /* the process has exited */
-    struct cancel cut;   /* so have those who held its pipes long enough */
-    struct cancel drop;  /* nobody waits for the rest */
+    struct cancel cut;   /* other holders of its pipes have had their grace time */
+    struct cancel drop;  /* the rest of the output is dropped */
     struct fibers running;
 };
 
@@ -43,7 +43,7 @@ int relay_open(struct loop *loop, struct relay **ret, struct stdio_fds *ret_ends
 
         if (pipe2(fds, O_CLOEXEC) < 0)
             return err_sys(err, errno, "pipe");
-        (void)fcntl(fds[0], F_SETPIPE_SZ, PIPE_BYTES); /* else it has the usual size */
+        (void)fcntl(fds[0], F_SETPIPE_SZ, PIPE_BYTES); /* on failure it keeps the default size */
         ours.fd[i] = fds[i == 0];
         theirs.fd[i] = fds[i != 0];
     }
@@ -71,14 +71,14 @@ static void run_in(void *arg)
     struct err err = ERR_INIT;
     char side;
 
-    /* However it ended, the process reads the end. */
+    /* After an error, too, the process reads the end of its input. */
     (void)stream_copy(&ctx, h->host, h->pipe, NULL, &side, &err);
     (void)stream_shutdown(h->pipe, SHUT_RDWR);
 }
 
 /* --- output --- */
 
-/* What is in the pipe now: all that the process itself wrote, since it has exited. */
+/* The process has exited, so the pipe now holds all that it wrote. */
 static int copy_rest(struct half *h, struct err *err)
 {
     struct ctx ctx = ctx_until(h->relay->loop, &h->relay->drop);
@@ -105,11 +105,11 @@ static void run_out(void *arg)
     struct ctx ctx = ctx_until(r->loop, &r->cut), last = ctx_until(r->loop, &r->drop);
     struct err err = ERR_INIT;
     char side = 'r';
-    bool lost = false; /* the host: each port opens once, so it cannot be dialled again */
+    bool lost = false; /* the host opens each port once, so the relay cannot reconnect */
 
     if (stream_copy(&ctx, h->pipe, h->host, NULL, &side, &err) < 0)
         lost = r->cut.fired ? copy_rest(h, &err) < 0 : side != 'r';
-    (void)stream_shutdown(h->pipe, SHUT_RDWR); /* whoever still writes gets EPIPE */
+    (void)stream_shutdown(h->pipe, SHUT_RDWR); /* later writers get EPIPE */
     if (!lost)
         dialer_finish(&last, h->host);
 }
@@ -143,7 +143,7 @@ int relay_drain(struct ctx *ctx, struct relay *r, uint64_t grace_ns, struct err 
 
     cancel_fire(&r->input, ERR_CANCELLED, "process has exited");
     if (fibers_wait(&grace, &r->running, "output to drain", &ignored) < 0) {
-        cancel_fire(&r->cut, ERR_CANCELLED, "others hold the process's output");
+        cancel_fire(&r->cut, ERR_CANCELLED, "other processes hold the output open");
         result = fibers_wait(ctx, &r->running, "output to drain", err);
     }
     if (result < 0) {

@@ -10,7 +10,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#define CHUNK 4096 /* what a terminal gives at once */
+#define CHUNK 4096 /* what a terminal returns at once */
 /* More than the kernel holds for a terminal: what is beyond was written after the exit. */
 #define DRAIN_MAX (1024 * 1024)
 
@@ -18,7 +18,7 @@ struct tty {
     struct loop *loop;
     struct stream *master, *in, *out;
     struct cancel input;  /* the process has exited */
-    struct cancel output; /* nobody waits for the rest */
+    struct cancel output; /* the rest of the output is dropped */
     struct fibers relays;
     bool exited, drained;
     size_t left; /* bytes still read once the process has exited */
@@ -55,7 +55,8 @@ int tty_open(struct loop *loop, struct tty **ret, int *ret_slave, struct err *er
     return 0;
 }
 
-/* Keystrokes. An end of the host's input is not passed on: a terminal has no such thing. */
+/* Copies keystrokes. The end of the host's input is not forwarded, because a terminal has no end of
+ * input. */
 static void relay_in(void *arg)
 {
     struct tty *t = arg;
@@ -63,12 +64,13 @@ static void relay_in(void *arg)
     struct ctx ctx = ctx_until(t->loop, &t->input);
     char side;
 
-    (void)stream_copy(&ctx, t->in, t->master, NULL, &side, &err); /* how it ended changes nothing */
+    (void)stream_copy(&ctx, t->in, t->master, NULL, &side,
+                      &err); /* an error ends the input like its end does */
 }
 
-/* One chunk, once there is one: an idle terminal needs no buffer. 0 at the end: every process has
- * closed its side (EIO), or ours has exited and what it wrote has been read. A process left in the
- * background does not keep a terminal, as it would not keep a real one. */
+/* Reads one chunk once there is one, so that an idle terminal needs no buffer. 0 at the end: every
+ * process has closed its side (EIO), or the terminal's process has exited and its output was read.
+ * A process left in the background does not keep the terminal open, like on a real one. */
 static ssize_t read_chunk(struct ctx *reading, struct tty *t, char **ret_data)
 {
     struct err err = ERR_INIT;
@@ -100,7 +102,7 @@ static void relay_out(void *arg)
         ssize_t n = read_chunk(&reading, t, &data);
         if (n == 0)
             break;
-        /* Without a host the output is dropped, so that the process goes on. */
+        /* Without a host the output is dropped, so that the process does not block. */
         if (n > 0 && wanted)
             wanted = stream_write_full(&writing, t->out, data, (size_t)n, &err) == 0;
     }

@@ -12,14 +12,15 @@ struct tty;
 
 /* Caller frees *ret with tty_free() and closes *ret_slave, the process's end. */
 int tty_open(struct loop *loop, struct tty **ret, int *ret_slave, struct err *err);
-/* The same with a terminal that somebody else opened (a container runtime). Takes master. */
+/* The same with a terminal that crun opened. Takes master. */
 struct tty *tty_adopt(struct loop *loop, int master);
-/* Takes both sockets; -1 for one that was not asked for. Output that nobody wants is read and
- * dropped, so that the process never blocks on it. Our copy of the slave must be closed, and the
- * process must have its own by now. */
+/* Takes both sockets; -1 for one that was not asked for. Output that the host did not ask for is
+ * read and dropped, so that the process never blocks on it. The caller must have closed its copy of
+ * the slave, and the process must have its own. */
 void tty_attach(struct tty *t, int in_fd, int out_fd);
-/* The process has exited: stops the input, waits until the output has gone out, the host has been
- * told its end (SHUT_WR) and has closed its side. Bounded by the connection's life and by ctx. */
+/* The process has exited: stops the input, waits until the output was sent, the end of it was
+ * signalled (SHUT_WR) and the host has closed its side. Bounded by the connection's life and by
+ * ctx. */
 int tty_drain(struct ctx *ctx, struct tty *t, struct err *err);
 /* Success once the terminal is drained and closed. */
 int tty_resize(struct tty *t, uint16_t rows, uint16_t cols, struct err *err);

@@ -124,11 +124,11 @@ int blockfs_is_empty(const char *path, bool *ret)
 #define GROUP_BLOCKS (8 * BLOCK) /* as many as one bitmap has bits */
 #define INODE 256u
 #define INODES_PER_BLOCK (BLOCK / INODE)
-#define BLOCKS_PER_INODE 4 /* one for 16 KiB, as mke2fs has it */
+#define BLOCKS_PER_INODE 4 /* one for 16 KiB, as mke2fs does */
 #define ROOT_INODE 2
 #define FIRST_INODE 11 /* lost+found */
 #define GROUPS_MAX (1u << 17)
-#define LAST_GROUP_MIN 64 /* blocks beside its own tables, or it is left out */
+#define LAST_GROUP_MIN 64 /* blocks beside its own tables; a group with fewer is left out */
 
 #define COMPAT 0x28    /* ext_attr dir_index */
 #define INCOMPAT 0x42  /* filetype extents */
@@ -269,10 +269,10 @@ static void fill_super(const struct fs *fs, uint32_t group, uint8_t *s)
     put32(s, 32, GROUP_BLOCKS);
     put32(s, 36, GROUP_BLOCKS);
     put32(s, 40, fs->inodes_per_group);
-    put16(s, 54, 0xffff); /* no check after so many mounts */
+    put16(s, 54, 0xffff); /* no check by number of mounts */
     put16(s, 56, 0xef53);
     put16(s, 58, 1); /* clean */
-    put16(s, 60, 1); /* goes on after an error */
+    put16(s, 60, 1); /* on an error: continue */
     put32(s, 76, 1); /* dynamic revision */
     put32(s, 84, FIRST_INODE);
     put16(s, 88, INODE);
@@ -372,7 +372,8 @@ static int write_all(struct fs *fs, struct err *err)
     for (uint32_t g = 1; g < fs->groups; g++)
         if (has_super(g) && write_super(fs, g, err) < 0)
             return -1;
-    return write_super(fs, 0, err); /* last: half a file system is none */
+    return write_super(fs, 0,
+                       err); /* written last, so that an incomplete file system is not recognized */
 }
 
 int mkext4(int fd, uint64_t bytes, const uint8_t uuid[16], struct err *err)

@@ -11,7 +11,7 @@ struct err;
  * it is none of these. Static text. */
 const char *blockfs_detect(const void *head, size_t len);
 #define BLOCKFS_HEAD_BYTES 4096
-/* How many bytes of the device it takes, by its own account; 0 if that is none of the above. */
+/* The size of the file system in bytes, from its superblock; 0 if it is none of the above. */
 uint64_t blockfs_size(const void *head, size_t len);
 /* The same of a device or file. 0, or -errno; *ret may be NULL. */
 int blockfs_of(const char *path, const char **ret);

@@ -21,7 +21,7 @@ TEST(each_file_system_is_known_by_its_magic)
     ASSERT_STR(with(0, "hsqs", 4), "squashfs");
 }
 
-TEST(anything_else_is_none)
+TEST(anything_else_is_unknown)
 {
     ASSERT(!with(0, "", 0));
     ASSERT(!with(1081, "\x53\xef", 2));
@@ -30,7 +30,7 @@ TEST(anything_else_is_none)
     ASSERT(!blockfs_detect(head, 1081)); /* cut off in the middle of the magic */
 }
 
-TEST(a_short_or_missing_device_is_told)
+TEST(a_short_or_missing_device_is_reported)
 {
     const char *found = "untouched";
     TEMPDIR(p);

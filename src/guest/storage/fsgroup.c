@@ -15,7 +15,7 @@ static mode_t wanted(mode_t mode)
     return (mode & 07777) | (S_ISDIR(mode) ? DIR_BITS : FILE_BITS);
 }
 
-/* Of a symlink only the owner. chown takes the bits for setuid and setgid away. */
+/* Changes only the owner of a symlink. chown clears the setuid and setgid bits. */
 static int give(int dir, const char *name, const struct stat *st, uint32_t gid)
 {
     if (st->st_gid != gid && fchownat(dir, name, (uid_t)-1, gid, AT_SYMLINK_NOFOLLOW) < 0)
@@ -25,7 +25,7 @@ static int give(int dir, const char *name, const struct stat *st, uint32_t gid)
     return fchmodat(dir, name, wanted(st->st_mode), 0) < 0 ? -errno : 0;
 }
 
-/* What is in dir, which it takes. */
+/* Handles the entries of dir. Takes dir. */
 static int walk(int dir, uint32_t gid, unsigned depth)
 {
     AUTO(closedir) DIR *d = fdopendir(dir);
@@ -65,11 +65,12 @@ int fsgroup_apply(const char *root, uint32_t gid, bool only_mismatch, struct err
         return 0;
     }
     r = walk(dir, gid, 0);
-    /* The root last: one that was not finished does not look as if it were. */
+    /* Changes the root last, so that an interrupted run is not taken for a complete one. */
     if (r == 0)
         r = give(AT_FDCWD, root, &st, gid);
     if (r == -ELOOP)
-        return err_set(err, ERR_INVALID, "give %s to group %u: directories are more than %d deep",
-                       root, gid, FSGROUP_DEPTH_MAX);
+        return err_set(err, ERR_INVALID,
+                       "cannot give %s to group %u: directories are more than %d deep", root, gid,
+                       FSGROUP_DEPTH_MAX);
     return r < 0 ? err_sys(err, -r, "give %s to group %u", root, gid) : 0;
 }

@@ -64,7 +64,7 @@ int in_root_mkdir(const char *root, const char *path, mode_t mode)
 
     if (dir < 0)
         return -errno;
-    /* Each parent is opened anew from the root, so that a symlink in it stays in the tree. */
+    /* Opens each parent from the root again, so that a symlink in it stays in the tree. */
     for (char *name = strtok_r(copy, "/", &save); name; name = strtok_r(NULL, "/", &save)) {
         AUTO_FD int parent =
             open_in(dir, so_far.len ? so_far.data : "/", O_PATH | O_DIRECTORY, INSIDE);
@@ -107,8 +107,8 @@ static int fail(const char *what, const char *name)
     return CANNOT;
 }
 
-/* The tools look up owners there, and would wait for a FIFO that a container has put in its place.
- */
+/* The tools look up owners in this file, and would block on a FIFO that a container put in its
+ * place. */
 static int check_users(void)
 {
     static const char *const files[] = { "/etc/passwd", "/etc/group" };

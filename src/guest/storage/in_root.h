@@ -1,4 +1,4 @@
-/* in_root.h - opens and makes files in a tree that somebody else wrote (a container's root):
+/* in_root.h - opens and makes files in an untrusted tree (a container's root):
  * symlinks are followed, but never out of the tree. Leaf code: 0 or more, or -errno. Blocks in the
  * kernel: call it through base/offload. */
 #pragma once
@@ -6,7 +6,7 @@
 #include <sys/types.h>
 
 /* Checks that name, one component of root, is a directory or absent. -ELOOP: it is a symlink, and
- * *ret_link says to where, caller frees. -ENOTDIR: it is something else. */
+ * *ret_link is its target, caller frees. -ENOTDIR: it is something else. */
 int in_root_check_dir(const char *root, const char *name, char **ret_link);
 /* Makes a directory and its missing parents. */
 int in_root_mkdir(const char *root, const char *path, mode_t mode);

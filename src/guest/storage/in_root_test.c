@@ -74,7 +74,7 @@ TEST(directories_are_made_inside_whatever_the_links_say)
     ASSERT_EQ(in_root_mkdir(root, "etc/passwd/x", 0755), -ENOTDIR);
 }
 
-TEST(a_link_in_place_of_a_directory_is_told_with_its_target)
+TEST(a_link_in_place_of_a_directory_is_reported_with_its_target)
 {
     AUTO_FREE char *root = NULL, *absolute = NULL, *relative = NULL, *dangling = NULL, *none = NULL;
     TEMPDIR(p);

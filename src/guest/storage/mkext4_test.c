@@ -1,4 +1,4 @@
-/* A new file system as e2fsck sees it, which knows better than we do. */
+/* Checks a new file system with e2fsck. */
 #include "base/child.h"
 #include "base/fd.h"
 #include "base/str.h"

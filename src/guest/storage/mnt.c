@@ -26,7 +26,7 @@ int mnt_bind(const char *source, const char *target, bool read_only, struct err 
         return -1;
     if (read_only && mount(NULL, target, NULL, MS_REMOUNT | MS_BIND | MS_RDONLY, NULL) < 0) {
         err_sys(err, errno, "make %s read-only", target);
-        (void)umount2(target, MNT_DETACH); /* nobody has seen it yet */
+        (void)umount2(target, MNT_DETACH); /* not in use yet */
         return -1;
     }
     return 0;

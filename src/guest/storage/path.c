@@ -13,16 +13,18 @@ static bool is_dots(const char *at, size_t len)
 int path_check(const char *path, const char *what, struct err *err)
 {
     if (!path || path[0] != '/')
-        return err_set(err, ERR_INVALID, "%s \"%.100s\" is not an absolute path", what,
+        return err_set(err, ERR_INVALID, "invalid %s \"%.100s\": not an absolute path", what,
                        path ? path : "");
     if (strlen(path) > PATH_BYTES_MAX)
-        return err_set(err, ERR_INVALID, "%s is longer than %d bytes", what, PATH_BYTES_MAX);
+        return err_set(err, ERR_INVALID, "invalid %s: longer than %d bytes", what, PATH_BYTES_MAX);
     if (strchr(path, '\n'))
-        return err_set(err, ERR_INVALID, "%s contains a line feed", what);
+        return err_set(err, ERR_INVALID, "invalid %s: contains a line feed", what);
     for (const char *at = path; *at;) {
         size_t len = strcspn(at + 1, "/");
         if (len == 0 || is_dots(at + 1, len))
-            return err_set(err, ERR_INVALID, "%s \"%.200s\" is not a clean path", what, path);
+            return err_set(err, ERR_INVALID,
+                           "invalid %s \"%.200s\": contains an empty, \".\" or \"..\" component",
+                           what, path);
         at += 1 + len;
     }
     return 0;
@@ -33,14 +35,15 @@ int path_check_run(const char *path, const char *what, struct err *err)
     if (path_check(path, what, err) < 0)
         return -1;
     if (!str_starts(path, "/run/"))
-        return err_set(err, ERR_INVALID, "%s \"%.200s\" is not below /run", what, path);
+        return err_set(err, ERR_INVALID, "invalid %s \"%.200s\": must be below /run", what, path);
     return 0;
 }
 
 int path_check_option(const char *path, const char *what, struct err *err)
 {
     if (strpbrk(path, ":,\\"))
-        return err_set(err, ERR_INVALID, "%s \"%.200s\" contains ':', ',' or '\\'", what, path);
+        return err_set(err, ERR_INVALID, "invalid %s \"%.200s\": contains ':', ',' or '\\'", what,
+                       path);
     return 0;
 }
 
@@ -62,7 +65,8 @@ int path_below(const char *root, const char *relative, char **ret, struct err *e
         size_t len = strcspn(at, "/");
         if (len == 2 && at[0] == '.' && at[1] == '.') {
             if (parts.n == 0)
-                return err_set(err, ERR_INVALID, "\"%.200s\" leaves %s", relative, root);
+                return err_set(err, ERR_INVALID, "invalid path \"%.200s\": leaves %s", relative,
+                               root);
             parts.n--;
             mem_free_auto(&parts.v[parts.n]);
             parts.v[parts.n] = NULL;
@@ -73,12 +77,13 @@ int path_below(const char *root, const char *relative, char **ret, struct err *e
         at += *at == '/';
     }
     if (parts.n == 0)
-        return err_set(err, ERR_INVALID, "\"%.200s\" names nothing below %s", relative, root);
+        return err_set(err, ERR_INVALID, "invalid path \"%.200s\": must be below %s", relative,
+                       root);
     sbuf_adds(&out, root);
     for (size_t i = 0; i < parts.n; i++)
         sbuf_addf(&out, "/%s", parts.v[i]);
     if (out.len > PATH_BYTES_MAX)
-        return err_set(err, ERR_INVALID, "a path below %s is longer than %d bytes", root,
+        return err_set(err, ERR_INVALID, "invalid path below %s: longer than %d bytes", root,
                        PATH_BYTES_MAX);
     *ret = sbuf_take(&out);
     return 0;

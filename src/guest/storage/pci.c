@@ -16,7 +16,7 @@
 #define MODULES_MAX 16
 #define CLASS_STORAGE "0x01"
 
-/* d: a hexadecimal digit; anything else stands for itself. */
+/* d matches a hexadecimal digit, any other character itself. */
 static bool has_form(const char *s, const char *form)
 {
     for (; *form; form++, s++)

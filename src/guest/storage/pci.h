@@ -1,6 +1,6 @@
 /* pci.h - PCI devices that the host gave to the VM, in sysfs. A place is the port of the root
- * complex and the function behind it, "0000:00:10.0/00.0": the number of the bus in between is
- * chosen here, so the host cannot name it. Leaf code: 0, or -errno; never waits. */
+ * complex and the function behind it, "0000:00:10.0/00.0": the guest chooses the number of the bus
+ * in between, so the host cannot know it. Leaf code: 0, or -errno; never waits. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -9,7 +9,7 @@ struct strv;
 
 #define PCI_PLACE_MAX 24
 
-/* -EINVAL: the text is no place. -ENXIO: nothing is there (yet). Caller frees. */
+/* -EINVAL: the text is not a place. -ENXIO: nothing is there (yet). Caller frees. */
 int pci_find(const char *sys, const char *place, char **ret_dir);
 /* Returns when the kernel has added all that is behind the port: a directory is there before its
  * files are, and before a driver is looked for. Blocks for that long. */

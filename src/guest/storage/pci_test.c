@@ -57,7 +57,7 @@ TEST(a_device_is_found_behind_its_port)
     ASSERT_EQ(pci_find(p.dir, "0000:00:11.0/00.0", &dir), -ENXIO);
 }
 
-TEST(a_place_that_is_none_reaches_no_file)
+TEST(an_invalid_place_reaches_no_file)
 {
     static const char *const bad[] = { "",
                                        "0000:00:10.0",
@@ -112,7 +112,7 @@ TEST(a_disk_controller_without_its_disk_is_not_ready)
     dir = str_format("%s/" NVME, without.dir);
     ASSERT(pci_lacks_disk(without.dir, dir));
     ASSERT_EQ(dir_remove(tempdir_path(&without, NVME "/driver")), 0);
-    ASSERT(!pci_lacks_disk(without.dir, dir)); /* nobody looks for one */
+    ASSERT(!pci_lacks_disk(without.dir, dir)); /* no driver probes for one */
     ASSERT(!pci_has_driver(dir));
     free(dir);
     dir = str_format("%s/" PORT, without.dir);

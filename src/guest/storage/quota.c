@@ -12,14 +12,14 @@
 
 #define BLOCK 1024            /* of a limit, in the kernel's interface */
 #define BYTES_PER_FILE 16384u /* mke2fs makes an inode for each so many */
-#define FILES_MIN 256         /* a container's own few, and some */
+#define FILES_MIN 256         /* what a container's root needs, and a reserve */
 
 static int call(int fd, int cmd, uint32_t project, void *arg)
 {
     return syscall(SYS_quotactl_fd, fd, QCMD(cmd, PRJQUOTA), project, arg) < 0 ? -errno : 0;
 }
 
-/* What inherits is made later: the directory must be empty. */
+/* Only files made later inherit the project, so the directory must be empty. */
 static int count(int fd, uint32_t wanted, uint32_t *ret)
 {
     struct fsxattr x = { 0 };
@@ -36,7 +36,7 @@ static int count(int fd, uint32_t wanted, uint32_t *ret)
     return 0;
 }
 
-/* Limits hold only once they are switched on; the mount without an option counts and no more. */
+/* Enables enforcement: without a mount option the kernel only counts. */
 static int limit_to(int fd, uint32_t project, uint64_t bytes)
 {
     uint64_t files = bytes / BYTES_PER_FILE;
@@ -66,7 +66,8 @@ int quota_begin(const char *dir, uint32_t project, uint64_t limit, struct err *e
     if (fd < 0)
         return -1;
     if (r == -ENOTTY || r == -EOPNOTSUPP)
-        return err_set(err, ERR_UNIMPLEMENTED, "%s: its file system keeps no quotas", dir);
+        return err_because(err, REASON_SCRATCH_QUOTA, ERR_UNIMPLEMENTED,
+                           "%s: its file system does not support quotas", dir);
     if (r < 0)
         return err_sys(err, -r, "count what is in %s", dir);
     r = limit > 0 ? limit_to(fd, project, limit) : 0;
@@ -82,7 +83,7 @@ int quota_used(const char *dir, uint64_t *ret, struct err *err)
     if (fd < 0)
         return -1;
     if (ioctl(fd, FS_IOC_FSGETXATTR, &x) < 0 || x.fsx_projid == 0)
-        return err_set(err, ERR_NOT_FOUND, "%s is not counted", dir);
+        return err_set(err, ERR_NOT_FOUND, "%s has no quota", dir);
     int r = call(fd, Q_GETQUOTA, x.fsx_projid, &q);
     if (r < 0)
         return err_sys(err, -r, "read the quota of %s", dir);

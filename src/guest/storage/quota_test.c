@@ -23,7 +23,7 @@ TEST(what_is_not_counted_is_not_known)
     ASSERT_EQ(bytes, 7);
 }
 
-TEST(a_link_is_no_scratch_directory)
+TEST(a_symlink_is_not_a_scratch_directory)
 {
     struct err err = ERR_INIT;
 

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #define HOSTS_MAX 16
-#define ATTRIBUTE_MAX 4096 /* sysfs calls every attribute a page */
+#define ATTRIBUTE_MAX 4096 /* sysfs reports one page for every attribute */
 
 /* Version 5 GUIDs of "0" … "3" in d422512d-2bf2-4752-809d-7b82b5fcb1b4. */
 static const char *const vmbus_guids[SCSI_CONTROLLERS] = {

@@ -57,7 +57,8 @@ TEST(a_controller_that_was_added_later_is_known_by_its_place)
 
     add_host(&p, 0, "0000:00:03.0", "virtio_scsi\n");
     add_host(&p, 1, "0000:00:05.0/0000:01:1f.0", "virtio_scsi\n");
-    add_host(&p, 2, "0000:00:05.0/0000:01:04.0", "virtio_scsi\n"); /* somebody else's */
+    add_host(&p, 2, "0000:00:05.0/0000:01:04.0",
+             "virtio_scsi\n"); /* not one of lcow's controllers */
     ASSERT_EQ(scsi_host(p.dir, 0, &host), 0);
     ASSERT_EQ(host, 0);
     ASSERT_EQ(scsi_host(p.dir, 1, &host), -ENXIO); /* not yet, though there are more hosts */

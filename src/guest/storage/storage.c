@@ -96,7 +96,7 @@ int storage_load(struct ctx *ctx, struct storage *s, const char *const *names, s
             continue;
         if (err->code != ERR_NOT_FOUND)
             return -1;
-        err_clear(err); /* built into the kernel: the mount will tell if not */
+        err_clear(err); /* may be built into the kernel; if not, the mount fails */
     }
     return 0;
 }
@@ -130,7 +130,7 @@ static int remove_tree(void *arg, struct err *err)
     int r = dir_remove_marked(path);
 
     if (r == -EBUSY)
-        return err_set(err, ERR_STATE, "remove %s: something is mounted in it", path);
+        return err_set(err, ERR_STATE, "cannot remove %s: something is mounted in it", path);
     return r < 0 ? err_sys(err, -r, "remove %s", path) : 0;
 }
 
@@ -146,11 +146,11 @@ int storage_remove_tree(struct ctx *ctx, const char *path, struct err *err)
 /* --- shares --- */
 
 /* Host directories. The host attaches each below the root of one virtio-9p
- * device; we mount that device once, where nobody looks, and bind single shares onwards. */
+ * device; the agent mounts that once, at a private path, and binds single shares from there. */
 
 #define ROOT "/run/mounts/9p"
 #define TAG "lcow"
-/* cache=none refuses MAP_SHARED, access=any spoils owners (qemu-uvm.md §6). */
+/* cache=none refuses MAP_SHARED, access=any spoils owners (docs/reference/qemu-uvm.md §6). */
 #define OPTIONS "trans=virtio,version=9p2000.L,cache=mmap,access=client,msize=512000"
 
 static const char *const share_modules[] = { "9pnet_virtio", "9p", NULL };
@@ -204,7 +204,8 @@ static int bind_share(void *arg, struct err *err)
     if (lstat(b->share, &st) < 0)
         return err_sys(err, errno, "share %s", b->share);
     if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode))
-        return err_set(err, ERR_INVALID, "share %s is neither a directory nor a file", b->share);
+        return err_set(err, ERR_INVALID, "unsupported share %s: neither a directory nor a file",
+                       b->share);
     if (make_target(b->target, S_ISDIR(st.st_mode), err) < 0)
         return -1;
     if (mnt_bind(b->share, b->target, b->read_only, err) < 0) {
@@ -218,7 +219,7 @@ int storage_add_share(struct ctx *ctx, struct storage *s, const char *name, cons
                       bool read_only, struct err *err)
 {
     if (!path_name_ok(name))
-        return err_set(err, ERR_INVALID, "ShareName \"%.64s\" is not a name", name);
+        return err_set(err, ERR_INVALID, "invalid ShareName \"%.64s\"", name);
     if (path_check_run(mount_path, "MountPath", err) < 0)
         return -1;
 
@@ -231,7 +232,7 @@ int storage_add_share(struct ctx *ctx, struct storage *s, const char *name, cons
     struct bind b = { source, mount_path, read_only };
     if (OFFLOAD(ctx, bind_share, &b, 2, NULL, "share to be mounted", err) < 0)
         return -1;
-    log_info(ctx, "share mounted", F_STR("share", name), F_STR("uvm-path", mount_path));
+    log_info(ctx, "share mounted", F_STR("share", name), F_STR(LK_UVM_PATH, mount_path));
     return 0;
 }
 
@@ -255,7 +256,7 @@ int storage_remove_share(struct ctx *ctx, struct storage *s, const char *mount_p
 #define LOOK_NS (10 * NS_PER_MS)
 #define ALIASES_MAX (4u << 20)
 
-/* Until the next look. 1: APPEAR_NS are over; -1: so is ctx. */
+/* Waits until the next look. 1: APPEAR_NS are over; -1: ctx has ended. */
 static int look_again(struct ctx *ctx, struct ctx *bounded, struct err *err)
 {
     if (fiber_sleep(bounded, LOOK_NS, err) == 0)
@@ -273,8 +274,8 @@ static int await_device(struct ctx *ctx, const char *place, char **ret_dir, stru
             return r < 0 ? -1
                          : err_set(err, ERR_UNAVAILABLE, "PCI device %s did not appear", place);
     if (r < 0)
-        return err_set(err, ERR_INVALID, "VMBusGUID \"%.64s\" is not the address of a PCI device",
-                       place);
+        return err_set(err, ERR_INVALID,
+                       "invalid VMBusGUID \"%.64s\": not the address of a PCI device", place);
     return 0;
 }
 
@@ -286,7 +287,7 @@ static int settle(void *arg, struct err *err)
     return r < 0 ? err_sys(err, -r, "rescan the bus of PCI device %s", place) : 0;
 }
 
-/* A device without a driver in the image is still one: its registers can be used. */
+/* A device without a driver in the image is allowed: a program can use its registers. */
 static int load_driver(struct ctx *ctx, struct storage *s, const char *place, const char *dir,
                        struct err *err)
 {
@@ -301,7 +302,7 @@ static int load_driver(struct ctx *ctx, struct storage *s, const char *place, co
     if (file_load(path, ALIASES_MAX, &aliases, err) < 0)
         return -1;
     if (pci_modules(dir, aliases, &names) < 0)
-        return err_set(err, ERR_UNAVAILABLE, "PCI device %s is gone again", place);
+        return err_set(err, ERR_UNAVAILABLE, "PCI device %s disappeared", place);
     if (names.n == 0)
         log_info(ctx, "the image has no driver for a PCI device", F_STR("device", place));
     else if (storage_load(ctx, s, (const char *const *)names.v, err) < 0)
@@ -318,7 +319,8 @@ static int await_disk(struct ctx *ctx, const char *place, const char *dir, struc
         r = look_again(ctx, &bounded, err);
     if (r > 0) {
         err_clear(err);
-        log_warn(ctx, "a disk controller shows no disk, going on", F_STR("device", place));
+        log_warn(ctx, "no disk appeared behind a disk controller; continuing without it",
+                 F_STR("device", place));
     }
     return r < 0 ? -1 : 0;
 }

@@ -23,7 +23,7 @@
 #define APPEAR_NS (60 * NS_PER_S)
 #define LOOK_NS (10 * NS_PER_MS)
 #define SCAN_AFTER_NS (500 * NS_PER_MS)
-/* The kernel reads the table before it tells of the disk; this is for one that is slow to. */
+/* The kernel reads the partition table before it announces the disk; some are slow. */
 #define PARTITION_NS (3 * NS_PER_S)
 #define MKFS_NS (120 * NS_PER_S)
 
@@ -32,12 +32,13 @@ static const char *const disk_modules[] = { "virtio_scsi", "sd_mod", NULL };
 static int check(const struct storage_disk *d, struct err *err)
 {
     if (d->controller >= SCSI_CONTROLLERS)
-        return err_set(err, ERR_INVALID, "SCSI controller %u: there are %d", d->controller,
-                       SCSI_CONTROLLERS);
+        return err_set(err, ERR_INVALID, "invalid SCSI controller %u: must be below %d",
+                       d->controller, SCSI_CONTROLLERS);
     if (d->encrypted && (d->read_only || d->verity))
-        return err_set(err, ERR_INVALID, "an encrypted disk is made anew: it is not read-only");
+        return err_set(err, ERR_INVALID,
+                       "encrypted disks are formatted on attach and cannot be read-only");
     if (d->verity && !d->read_only)
-        return err_set(err, ERR_INVALID, "dm-verity is for read-only disks");
+        return err_set(err, ERR_INVALID, "dm-verity requires a read-only disk");
     return d->mount_path[0] ? path_check_run(d->mount_path, "MountPath", err) : 0;
 }
 
@@ -92,7 +93,7 @@ static int probe(void *arg, struct err *err)
     return fd < 0 ? err_sys(err, errno, "open %s", node) : 0;
 }
 
-/* There and open to us: a node appears before its disk is ready. 1: not yet. */
+/* Opens the disk, because its node appears before it is ready. 1: not yet. */
 static int try_disk(struct ctx *ctx, const struct storage_disk *d, struct sight *at,
                     char **ret_node, struct err *err)
 {
@@ -106,8 +107,8 @@ static int try_disk(struct ctx *ctx, const struct storage_disk *d, struct sight 
     return 0;
 }
 
-/* Announcements of the kernel come before udev-like nodes and partitions are there, and can be
- * lost: looking every 10 ms costs less than it takes to explain. Bounded. */
+/* The kernel's events come before nodes and partitions exist, and can be lost. Looking every 10 ms,
+ * for a bounded time, is simpler and cheap. */
 static int find(struct ctx *ctx, struct storage *s, const struct storage_disk *d, char **ret_node,
                 struct err *err)
 {
@@ -125,13 +126,15 @@ static int find(struct ctx *ctx, struct storage *s, const struct storage_disk *d
         if (at.has_host && !at.has_disk && waited == SCAN_AFTER_NS)
             (void)OFFLOAD(&bounded, scan, &slot, 0, NULL, "SCSI scan", &ignored);
         if (at.has_disk && d->partition && (without += LOOK_NS) > PARTITION_NS)
-            return err_set(err, ERR_INVALID, "disk %u:%u has no partition %llu", d->controller,
-                           d->lun, (unsigned long long)d->partition);
+            return err_because(err, REASON_DISK_NO_FILESYSTEM, ERR_INVALID,
+                               "disk %u:%u has no partition %llu", d->controller, d->lun,
+                               (unsigned long long)d->partition);
         if (fiber_sleep(&bounded, LOOK_NS, err) < 0) {
             if (err->code != ERR_DEADLINE)
                 return -1;
-            return err_set(err, ERR_UNAVAILABLE, "disk %u:%u%s did not appear", d->controller,
-                           d->lun, at.has_host ? "" : " and its controller");
+            return err_because(err, REASON_DISK_FAILED, ERR_UNAVAILABLE,
+                               "disk %u:%u%s did not appear", d->controller, d->lun,
+                               at.has_host ? "" : " and its controller");
         }
         waited += LOOK_NS;
     }
@@ -165,20 +168,21 @@ static int format(void *arg, struct err *err)
     return mkext4(fd, bytes, uuid, err) < 0 ? err_wrap(err, "format %s", node) : 0;
 }
 
-/* Nothing that somebody may want to keep is written over, unlike the original. */
+/* Unlike the original, refuses to overwrite existing data. */
 static int make_type(struct ctx *ctx, const struct storage_disk *d, struct work *w,
                      const char *type, struct err *err)
 {
     struct ctx bounded = ctx_with_timeout(ctx, MKFS_NS);
 
     if (strcmp(type, "ext4") != 0)
-        return err_set(err, ERR_INVALID, "cannot make a file system of type \"%.32s\", only ext4",
-                       type);
-    if (!w->empty)
         return err_set(err, ERR_INVALID,
-                       "disk %u:%u (%s) is to hold ext4, and holds something else: not formatted",
-                       d->controller, d->lun, w->node);
-    log_info(ctx, "make a file system", F_STR("device", w->node));
+                       "cannot format a disk with \"%.32s\": only ext4 is supported", type);
+    if (!w->empty)
+        return err_because(
+            err, REASON_DISK_NOT_EMPTY, ERR_INVALID,
+            "cannot format disk %u:%u (%s) with ext4: it holds other data; wipe it first",
+            d->controller, d->lun, w->node);
+    log_info(ctx, "formatting a disk", F_STR("device", w->node));
     return OFFLOAD(&bounded, format, w, 1, NULL, "disk to be formatted", err);
 }
 
@@ -186,41 +190,44 @@ static int make_type(struct ctx *ctx, const struct storage_disk *d, struct work 
 static int choose_type(struct ctx *ctx, const struct storage_disk *d, const char *node,
                        const char **ret, struct err *err)
 {
-    /* Behind a new key there is noise, and of that one in 65536 looks like ext4. */
+    /* With a new key the disk reads as noise, and one in 65536 of those looks like ext4. */
     struct work w = { .node = node, .empty = d->encrypted };
     bool wanted = d->filesystem && d->filesystem[0];
 
     if (!d->encrypted && OFFLOAD(ctx, detect, &w, 1, NULL, "disk to be read", err) < 0)
         return -1;
     if (!wanted && !w.type && !d->ensure_filesystem)
-        return err_set(err, ERR_INVALID, "disk %u:%u (%s) holds no file system that is known",
-                       d->controller, d->lun, node);
+        return err_because(err, REASON_DISK_NO_FILESYSTEM, ERR_INVALID,
+                           "disk %u:%u (%s) holds no file system that the guest supports",
+                           d->controller, d->lun, node);
     *ret = wanted ? d->filesystem : w.type ? w.type : "ext4";
     if (wanted && !d->ensure_filesystem && (w.type || w.empty) && !str_eq(w.type, *ret))
-        return err_set(err, ERR_INVALID, "disk %u:%u (%s) holds %s, not %.32s", d->controller,
-                       d->lun, node, w.type ? w.type : "no file system", *ret);
+        return err_because(err, REASON_DISK_NO_FILESYSTEM, ERR_INVALID,
+                           "disk %u:%u (%s) holds %s, not %.32s", d->controller, d->lun, node,
+                           w.type ? w.type : "no file system", *ret);
     if (!d->ensure_filesystem || str_eq(w.type, *ret))
         return 0;
     if (d->read_only)
-        return err_set(err, ERR_INVALID, "disk %u:%u is read-only and holds no %s", d->controller,
-                       d->lun, *ret);
+        return err_because(err, REASON_DISK_NO_FILESYSTEM, ERR_INVALID,
+                           "cannot format disk %u:%u with %s: it is read-only", d->controller,
+                           d->lun, *ret);
     return make_type(ctx, d, &w, *ret, err);
 }
 
-/* Neither a journal nor a log is replayed on a disk that others may be reading too. Inode tables
- * that were never written need not be: they are not read before they are used; nor need all bitmaps
- * be read ahead, by a thread that is made for it. */
+/* No journal or log is replayed, because other VMs may read the same disk. Lazy inode tables need
+ * no initialization, because the kernel does not read unused ones. Prefetching bitmaps would cost a
+ * thread. */
 static const char *mount_data(const char *type, bool read_only)
 {
     if (strcmp(type, "ext4") == 0)
         return read_only ? "noload" : "noinit_itable,no_prefetch_block_bitmaps";
-    if (strcmp(type, "xfs") == 0) /* snapshots of one base have its UUID, all of them */
+    if (strcmp(type, "xfs") == 0) /* all snapshots of one base have its UUID */
         return read_only ? "norecovery,nouuid" : "nouuid";
     return "";
 }
 
-/* What the options say beside propagation. A word that neither knows is passed over, as the
- * original does. Caller frees. */
+/* The mount options other than propagation. Unknown ones are ignored, as in the original. Caller
+ * frees. */
 static char *read_options(const struct storage_disk *d, const char *type, unsigned long *flags)
 {
     struct sbuf data = { 0 };
@@ -269,7 +276,7 @@ static int mount_disk(void *arg, struct err *err)
     if (dir_need(m->target, PATH_PASSABLE, err) < 0)
         return -1;
     if (mnt_mount(m->node, m->target, m->type, m->flags, m->data, err) < 0) {
-        (void)rmdir(m->target); /* what we made; one that was full before stays */
+        (void)rmdir(m->target); /* fails if it is not empty, so not new */
         return -1;
     }
     if (m->fs_group_policy[0] && !(m->flags & MS_RDONLY) &&
@@ -291,8 +298,8 @@ static int add_mount(struct ctx *ctx, struct storage *s, const struct storage_di
     if (choose_type(ctx, d, node, &type, err) < 0)
         return -1;
     if (!path_name_ok(type))
-        return err_set(err, ERR_INVALID, "no file system \"%.32s\"", type);
-    /* The kernel cannot load by itself what an ext4 with quotas needs. */
+        return err_set(err, ERR_INVALID, "unsupported file system \"%.32s\"", type);
+    /* The kernel cannot load the quota module of an ext4 by itself. */
     const char *const modules[] = { type, strcmp(type, "ext4") == 0 ? "quota_v2" : NULL, NULL };
     if (storage_load(ctx, s, modules, err) < 0)
         return -1;
@@ -307,8 +314,8 @@ static int add_mount(struct ctx *ctx, struct storage *s, const struct storage_di
     for (const char *const *o = d->options; o && *o; o++) {
         unsigned long flags = propagation(*o);
         if (flags && mount(NULL, d->mount_path, NULL, flags, NULL) < 0)
-            log_warn(ctx, "propagation not set, going on", F_STR("uvm-path", d->mount_path),
-                     F_STR("error", strerror(errno)));
+            log_warn(ctx, "cannot set mount propagation; continuing without it",
+                     F_STR(LK_UVM_PATH, d->mount_path), F_STR(LK_ERROR, strerror(errno)));
     }
     return 0;
 }
@@ -346,8 +353,8 @@ int storage_add_disk(struct ctx *ctx, struct storage *s, const struct storage_di
         (void)storage_dm_remove(ctx, d, &ignored); /* a removal does so again */
     }
     if (r == 0)
-        log_info(ctx, "disk mounted", F_U("controller", d->controller), F_U("lun", d->lun),
-                 F_STR("device", node), F_STR("uvm-path", d->mount_path));
+        log_info(ctx, "disk mounted", F_U(LK_CONTROLLER, d->controller), F_U(LK_LUN, d->lun),
+                 F_STR("device", node), F_STR(LK_UVM_PATH, d->mount_path));
     return r;
 }
 
@@ -383,7 +390,7 @@ int storage_eject_disk(struct ctx *ctx, struct storage *s, unsigned controller, 
     struct slot slot = { 0, lun };
 
     if (controller >= SCSI_CONTROLLERS)
-        return err_set(err, ERR_INVALID, "SCSI controller %u: there are %d", controller,
+        return err_set(err, ERR_INVALID, "invalid SCSI controller %u: must be below %d", controller,
                        SCSI_CONTROLLERS);
     int r = scsi_host(SYS, controller, &slot.host);
     if (r == -ENXIO) /* no controller, no disk */

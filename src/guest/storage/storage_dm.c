@@ -1,5 +1,6 @@
 /* storage_dm.c - what stands between a disk and its file system: dm-verity or dm-crypt, made by the
- * ioctls of the device mapper (gcs-protocol.md §4.4). Whoever made the disk is not trusted. */
+ * ioctls of the device mapper (docs/reference/gcs-protocol.md §4.4). The content of the disk is not
+ * trusted. */
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/fd.h"
@@ -79,8 +80,9 @@ static int dm_create(const char *name, const char *target, const char *params, u
     if (fd < 0)
         return err_sys(err, errno, "open %s", CONTROL);
     if (strlen(params) >= PARAMS_MAX || strlen(name) >= DM_NAME_LEN)
-        return err_set(err, ERR_INVALID, "device %s: name or parameters are too long", name);
-    (void)remove_device(fd, name); /* of a call whose answer nobody waited for; or there is none */
+        return err_set(err, ERR_INVALID, "invalid device %s: name or parameters are too long",
+                       name);
+    (void)remove_device(fd, name); /* left by a call that was given up, if there is one */
     fill(&m, name, 0);
     if (ioctl(fd, DM_DEV_CREATE, &m) < 0)
         return err_sys(err, errno, "make device %s", name);
@@ -91,14 +93,14 @@ static int dm_create(const char *name, const char *target, const char *params, u
     if (r == 0 && ioctl(fd, DM_DEV_SUSPEND, &m) < 0)
         r = -errno;
     if (r < 0) {
-        (void)remove_device(fd, name); /* nobody has seen it yet */
+        (void)remove_device(fd, name); /* not in use yet */
         return err_sys(err, -r, "set up device %s (%s)", name, target);
     }
     *ret_node = str_format("/dev/dm-%u", minor(dev));
     return 0;
 }
 
-/* No such device, or no device mapper at all, is fine. EBUSY while somebody has it open. */
+/* No such device, or no device mapper at all, is fine. EBUSY while it is open. */
 static int dm_remove(const char *name, struct err *err)
 {
     AUTO_FD int fd = open(CONTROL, O_RDWR | O_CLOEXEC);
@@ -118,7 +120,7 @@ struct verity {
     uint64_t data_blocks; /* before the superblock */
     uint8_t salt[VERITY_SALT_MAX];
     size_t salt_len;
-    char root_hash[SHA256_HEX_SIZE]; /* as the disk has it: not to be trusted for itself */
+    char root_hash[SHA256_HEX_SIZE]; /* as read from the disk, so not trusted by itself */
 };
 
 #define MAGIC "verity\0\0"
@@ -147,7 +149,7 @@ static int read_at(int fd, uint64_t offset, void *buf, size_t len, struct err *e
     if (n < 0)
         return err_sys(err, errno, "read the disk");
     if ((size_t)n != len)
-        return err_set(err, ERR_INVALID, "the disk ends before its hashes do");
+        return err_set(err, ERR_INVALID, "the disk is too small for its dm-verity hashes");
     return 0;
 }
 
@@ -159,16 +161,18 @@ static int check_super(const struct super *s, uint64_t fs_bytes, struct err *err
         return err_set(err, ERR_INVALID, "no dm-verity superblock behind the file system");
     if (le32toh(s->version) != 1 || le32toh(s->hash_type) != 1 ||
         strncmp(s->algorithm, "sha256", sizeof(s->algorithm)) != 0)
-        return err_set(err, ERR_INVALID, "dm-verity of another version, or not with sha256");
+        return err_set(err, ERR_INVALID,
+                       "unsupported dm-verity superblock: must be version 1 with sha256");
     if (block < BLOCK_MIN || block > BLOCK_MAX || (block & (block - 1)) ||
         le32toh(s->hash_block_size) != block || le16toh(s->salt_size) > VERITY_SALT_MAX)
         return err_set(err, ERR_INVALID, "the dm-verity superblock is damaged");
     if (le64toh(s->data_blocks) != (fs_bytes + block - 1) / block)
-        return err_set(err, ERR_INVALID, "dm-verity covers another size than the file system has");
+        return err_set(err, ERR_INVALID,
+                       "invalid dm-verity superblock: its data size is not the file system's");
     return 0;
 }
 
-/* ERR_INVALID with the reason if it has none, or one that is of no use. */
+/* ERR_INVALID with the reason if it has none, or an unusable one. */
 static int verity_read(int fd, struct verity *ret, struct err *err)
 {
     char head[BLOCKFS_HEAD_BYTES], top[BLOCK_MAX];
@@ -179,7 +183,8 @@ static int verity_read(int fd, struct verity *ret, struct err *err)
         return -1;
     uint64_t bytes = blockfs_size(head, sizeof(head));
     if (bytes == 0 || bytes > INT64_MAX - 2 * BLOCK_MAX)
-        return err_set(err, ERR_INVALID, "no file system of known size on the disk");
+        return err_set(err, ERR_INVALID,
+                       "no supported file system on the disk, so its size is unknown");
     uint64_t at = (bytes + BLOCK_MAX - 1) / BLOCK_MAX * BLOCK_MAX;
     if (read_at(fd, at, &super, sizeof(super), err) < 0 || check_super(&super, bytes, err) < 0)
         return -1;
@@ -218,7 +223,7 @@ static char *verity_params(const struct verity *v, const char *node, const char 
 
 #define SECTOR 512
 #define CRYPT_SECTORS 8 /* of 512 bytes in one that is encrypted at a time */
-/* What was just let go of is busy for a moment: whoever was told of it is looking. */
+/* A device that was just closed stays busy for a moment, while others handle its event. */
 #define BUSY_NS (5 * NS_PER_S)
 #define BUSY_PAUSE_NS (10 * NS_PER_MS)
 #define KEY_BYTES 64 /* AES-256 twice, for XTS */
@@ -254,16 +259,17 @@ static int make_verity(void *arg, struct err *err)
         return err_sys(err, errno, "open %s", m->disk);
     if (verity_read(fd, &v, err) < 0)
         return -1;
-    /* The kernel would find out too, block by block; this tells what is wrong. */
+    /* The kernel would fail too, but only with I/O errors; this error names the cause. */
     if (m->root_hash[0] && strcasecmp(m->root_hash, v.root_hash) != 0)
-        return err_set(err, ERR_INVALID, "the root hash of the disk is %s, not %s", v.root_hash,
-                       m->root_hash);
+        return err_because(err, REASON_VERITY_MISMATCH, ERR_INVALID,
+                           "wrong root hash of the disk: it is %s, must be %s", v.root_hash,
+                           m->root_hash);
     AUTO_FREE char *params = verity_params(&v, m->disk, v.root_hash);
     return dm_create(m->name, "verity", params, v.data_blocks * v.block_size / SECTOR, true, false,
                      &m->node, err);
 }
 
-/* The key lives in the kernel alone, and only as long as the device does. */
+/* Only the kernel keeps the key, for the life of the device. */
 static int crypt_params(const char *node, char *out, size_t size, struct err *err)
 {
     uint8_t key[KEY_BYTES];
@@ -309,12 +315,13 @@ int storage_dm_add(struct ctx *ctx, struct storage *s, const struct storage_disk
     if (storage_load(ctx, s, d->verity ? verity_modules : crypt_modules, err) < 0 ||
         OFFLOAD(ctx, d->verity ? make_verity : make_crypt, &m, 3, make_drop, "device to be made",
                 err) < 0)
-        return err_wrap(err, "disk %u:%u: %s", d->controller, d->lun,
-                        d->verity ? "dm-verity" : "dm-crypt");
+        return err_wrap_because(err, d->verity ? REASON_VERITY_MISSING : REASON_CRYPT_FAILED,
+                                "disk %u:%u: %s", d->controller, d->lun,
+                                d->verity ? "dm-verity" : "dm-crypt");
     free(*node);
     *node = m.node;
     log_info(ctx, d->verity ? "disk is verified" : "disk is encrypted",
-             F_U("controller", d->controller), F_U("lun", d->lun), F_STR("device", *node));
+             F_U(LK_CONTROLLER, d->controller), F_U(LK_LUN, d->lun), F_STR("device", *node));
     return 0;
 }
 
@@ -322,7 +329,7 @@ struct names {
     const char *verity, *crypt;
 };
 
-/* Which of them there is, not every host says again. */
+/* Tries both, because not every host names the kind again on removal. */
 static int unmake(void *arg, struct err *err)
 {
     const struct names *n = arg;

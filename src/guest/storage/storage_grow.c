@@ -13,9 +13,9 @@
 #include <sys/vfs.h>
 
 #define SECTOR 512
-#define NUMBER_MAX 4096 /* as large as the kernel says its files are */
+#define NUMBER_MAX 4096 /* the size that sysfs reports for its files */
 
-/* The kernel's headers for programs have neither. */
+/* The kernel's UAPI headers define neither. */
 #define EXT4_RESIZE _IOW('f', 16, __u64)
 struct xfs_geometry { /* version 1 */
     __u32 blocksize, skipped[6], imaxpct;
@@ -41,7 +41,7 @@ static int grow_xfs(int fd, uint64_t bytes)
     return to.newblocks <= g.datablocks ? 0 : ioctl(fd, XFS_GROW, &to);
 }
 
-/* *ret: bytes of the disk, looked at again. */
+/* *Rescans the disk. ret: its size in bytes. */
 static int look_again(dev_t dev, uint64_t *ret)
 {
     AUTO_FREE char *at = str_format("/sys/dev/block/%u:%u", major(dev), minor(dev));
@@ -50,7 +50,7 @@ static int look_again(dev_t dev, uint64_t *ret)
     AUTO_FREE char *text = file_text(NUMBER_MAX, "%s/size", at);
     uint64_t sectors;
 
-    if (r < 0 && r != -ENOENT) /* a disk that is not SCSI needs no asking */
+    if (r < 0 && r != -ENOENT) /* a disk that is not SCSI needs no rescan */
         return r;
     if (text)
         text[strcspn(text, "\n")] = '\0';

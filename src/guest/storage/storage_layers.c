@@ -1,5 +1,5 @@
 /* storage_layers.c - a container's root: an overlay of layers, with a directory on a scratch disk
- * for what is written (gcs-protocol.md §4.5). */
+ * for what is written (docs/reference/gcs-protocol.md §4.5). */
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/log.h"
@@ -29,16 +29,18 @@ static int check(const struct storage_layers *l, struct err *err)
                                path_check_option(l->scratch_path, "ScratchPath", err) < 0))
         return -1;
     if (!l->ids.uid || !l->ids.uid[0])
-        return l->map_layers ? err_set(err, ERR_INVALID, "MapLayers without UidMap") : 0;
+        return l->map_layers
+                   ? err_set(err, ERR_INVALID, "invalid request: MapLayers requires UidMap")
+                   : 0;
     if (!l->scratch_path[0])
-        return err_set(err, ERR_INVALID, "UidMap without ScratchPath");
+        return err_set(err, ERR_INVALID, "invalid request: UidMap requires ScratchPath");
     return idmap_check(l->ids.uid, "UidMap", err) < 0 ||
                    idmap_check(l->ids.gid ? l->ids.gid : "", "GidMap", err) < 0
                ? -1
                : 0;
 }
 
-/* All of them in one text, as long as it may be. */
+/* Joins them into one text and checks its length. */
 static int join_layers(const struct storage_layers *l, struct sbuf *out, struct err *err)
 {
     size_t n = 0;
@@ -50,9 +52,9 @@ static int join_layers(const struct storage_layers *l, struct sbuf *out, struct 
         sbuf_addf(out, "%s%s", n ? ":" : "", *layer);
     }
     if (n == 0)
-        return err_set(err, ERR_INVALID, "no layers to combine");
+        return err_set(err, ERR_INVALID, "invalid request: no layers to combine");
     if (n > LAYERS_MAX)
-        return err_set(err, ERR_INVALID, "%zu layers, at most %d", n, LAYERS_MAX);
+        return err_set(err, ERR_INVALID, "too many layers: %zu, at most %d", n, LAYERS_MAX);
     return 0;
 }
 
@@ -76,8 +78,9 @@ struct overlay {
     bool keep_bundle, map_layers;
 };
 
-/* A layer with the container's ids is a mount of its own. The kernel takes it only from our
- * namespace: all are on one spot, one above the other, until overlay has its copies. */
+/* A layer with the container's ids is an id-mapped mount of its own. The kernel accepts it as a
+ * layer only if it is attached in the agent's namespace, so all are stacked on one directory until
+ * overlay holds them. */
 static int open_mapped(int userns, const char *layer, const char *spot, struct err *err)
 {
     AUTO_FD int tree = open_tree(AT_FDCWD, layer, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
@@ -120,7 +123,7 @@ static int make_options(const struct overlay *o, const char *spot, struct dirs *
     return 0;
 }
 
-/* In a thread of its own, whose working directory is nobody else's. */
+/* Runs in a thread with a working directory of its own. */
 static int mount_overlay(const struct overlay *o, struct err *err)
 {
     AUTO(sbuf_release) struct sbuf options = { 0 };
@@ -145,7 +148,7 @@ static int mount_overlay(const struct overlay *o, struct err *err)
     return r;
 }
 
-/* True if the bundle is to be a directory of the scratch disk: it is not there by itself. */
+/* True if the bundle must become a directory of the scratch disk, because it does not exist yet. */
 static bool binds_bundle(const char *scratch, const char *bundle)
 {
     return scratch && scratch[0] && !path_is_below(scratch, bundle);
@@ -160,14 +163,14 @@ static int bind_bundle(const char *scratch, const char *bundle, struct err *err)
     return mnt_is_mounted(bundle) ? 0 : mnt_bind(dir, bundle, false, err);
 }
 
-/* What make_scratch and bind_bundle made. Errors are those of a path already half gone. */
+/* Undoes make_scratch and bind_bundle. Errors are ignored: parts may be removed already. */
 static int drop_scratch(const char *scratch, const char *bundle, struct err *err)
 {
     static const char *const dirs[] = { "upper", "work", "bundle" };
 
     if (binds_bundle(scratch, bundle) && mnt_unmount(bundle, err) < 0)
         return -1;
-    (void)rmdir(bundle); /* not empty: not only ours */
+    (void)rmdir(bundle); /* fails if it is not empty */
     for (size_t i = 0; scratch[0] && i < ARRAY_LEN(dirs); i++) {
         AUTO_FREE char *dir = str_format("%s/%s", scratch, dirs[i]);
         int r = dir_remove_marked(dir);
@@ -179,7 +182,7 @@ static int drop_scratch(const char *scratch, const char *bundle, struct err *err
     return 0;
 }
 
-/* Without a limit it is only to be known how much it is: no reason to fail. */
+/* Without a limit the quota only counts usage, so a failure is not an error. */
 static int begin_quota(const struct overlay *o, struct err *err)
 {
     struct err ignored = ERR_INIT;
@@ -189,13 +192,14 @@ static int begin_quota(const struct overlay *o, struct err *err)
     if (quota_begin(o->scratch, o->project, o->quota, o->quota ? err : &ignored) == 0 || !o->quota)
         return 0;
     if (err->code != ERR_UNIMPLEMENTED)
-        return err_wrap(err, "quota of the scratch directory");
-    return err_set(err, ERR_UNIMPLEMENTED,
-                   "a limit for the scratch directory (scratch_quota_mib) is asked for, and the "
-                   "scratch disk keeps no quotas; an encrypted one does not");
+        return err_wrap_because(err, REASON_SCRATCH_QUOTA, "quota of the scratch directory");
+    return err_because(
+        err, REASON_SCRATCH_QUOTA, ERR_UNIMPLEMENTED,
+        "cannot limit the scratch directory (scratch_quota_mib): the scratch disk does "
+        "not support quotas; an encrypted one never does");
 }
 
-/* The container's root directory is its root's. */
+/* The container's root user owns its root directory. */
 static int own(const char *upper, const struct overlay *o, struct err *err)
 {
     uint32_t uid, gid;
@@ -210,7 +214,7 @@ static int make_scratch(const struct overlay *o, const char *bundle, struct err 
     AUTO_FREE char *upper = str_format("%s/upper", o->scratch);
     AUTO_FREE char *work = str_format("%s/work", o->scratch);
 
-    if (begin_quota(o, err) < 0) /* first: what is made below inherits it */
+    if (begin_quota(o, err) < 0) /* set first, because files made later inherit it */
         return -1;
     if (binds_bundle(o->scratch, bundle) && bind_bundle(o->scratch, bundle, err) < 0)
         return -1;
@@ -223,17 +227,17 @@ static int combine(void *arg, struct err *err)
 {
     const struct overlay *o = arg;
     AUTO_FREE char *bundle = path_parent(o->root), *upper = str_format("%s/upper", o->scratch);
-    bool fresh = access(upper, F_OK) < 0; /* else it may be in use: not ours to undo */
+    bool fresh = access(upper, F_OK) < 0; /* else it may be in use and is not undone */
     struct err ignored = ERR_INIT;
 
     if (mnt_is_mounted(o->root))
-        return err_set(err, ERR_EXISTS, "something is mounted on %s already", o->root);
+        return err_set(err, ERR_EXISTS, "cannot combine layers: something is already mounted on %s",
+                       o->root);
     if ((o->scratch[0] && make_scratch(o, bundle, err) < 0) || dir_need(o->root, 0755, err) < 0 ||
         mount_overlay(o, err) < 0) {
         (void)rmdir(o->root);
         if (fresh)
-            (void)drop_scratch(o->scratch, bundle,
-                               &ignored); /* the first error is the one to tell */
+            (void)drop_scratch(o->scratch, bundle, &ignored); /* the first error is reported */
         return -1;
     }
     return 0;
@@ -262,7 +266,7 @@ int storage_combine(struct ctx *ctx, struct storage *s, const struct storage_lay
                          .map_layers = l->map_layers };
     if (OFFLOAD(ctx, combine, &o, 5, NULL, "layers to be combined", err) < 0)
         return -1;
-    log_info(ctx, "layers combined", F_STR("uvm-path", l->root_path));
+    log_info(ctx, "layers combined", F_STR(LK_UVM_PATH, l->root_path));
     return 0;
 }
 

@@ -49,7 +49,7 @@ TEST_VIRTUAL(the_contrary_of_what_is_being_done_waits_and_others_do_not)
     storage_let_go(other.held);
 }
 
-TEST_VIRTUAL(whoever_cannot_wait_leaves_the_queue)
+TEST_VIRTUAL(a_call_that_cannot_wait_leaves_the_queue)
 {
     AUTO(storage_free) struct storage *s = storage_new(NULL);
     struct err err = ERR_INIT;

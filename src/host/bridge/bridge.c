@@ -58,7 +58,7 @@ struct ctx bridge_enter(struct ctx *ctx, struct bridge *b, struct bridge_user *u
 {
     cancel_init(&u->cancel, ctx->cancel);
     list_append(&b->users, &u->node);
-    if (b->closed) /* between two waits of the same call: nobody would fire it later */
+    if (b->closed) /* closed between two waits of the same call: nothing would fire it later */
         cancel_fire(&u->cancel, ERR_UNAVAILABLE, "the guest is gone");
     return ctx_with_cancel(ctx, &u->cancel);
 }
@@ -100,7 +100,8 @@ void bridge_condemn(struct bridge *b, const char *fmt, ...)
     AUTO_FREE char *why = str_vformat(fmt, ap);
     va_end(ap);
     bridge_close(b, why);
-    log_warn(&ctx, "the guest broke the protocol, its bridge is closed", F_STR("why", b->why));
+    log_warn(&ctx, "the guest broke the protocol, its bridge is closed", F_STR("why", b->why),
+             F_REASON(REASON_GUEST_PROTOCOL));
 }
 
 void bridge_ops_close(struct guest *g, const char *why)
@@ -127,7 +128,7 @@ static void entropy_main(struct bridge *b)
     struct err err = ERR_INIT;
 
     if (b->vmm->ops->accept(&ctx, TAKE_PTR(b->entropy_listener), &s, &err) < 0) {
-        log_debug(&ctx, "the guest took no entropy", F_ERR(&err));
+        log_debug(&ctx, "the guest did not fetch its entropy", F_ERR(&err));
         return;
     }
     tell_stage(b, VM_STAGE_INIT);
@@ -175,7 +176,8 @@ int bridge_ops_prepare(struct ctx *ctx, struct guest *g, struct err *err)
     struct err no_log = ERR_INIT;
 
     if (b->closed)
-        return err_set(err, ERR_UNAVAILABLE, "the guest is gone: %s", b->why);
+        return err_because(err, REASON_GUEST_LOST, ERR_UNAVAILABLE, "the guest is gone: %s",
+                           b->why);
     if (b->prepared)
         return err_set(err, ERR_STATE, "the guest's ports are open already");
     if (ops->listen(b->vmm, PORT_ENTROPY, &b->entropy_listener, err) < 0 ||
@@ -206,7 +208,8 @@ int bridge_ops_connect(struct ctx *ctx, struct guest *g, struct err *err)
     if (b->connected)
         return 0;
     if (b->closed)
-        return err_set(err, ERR_UNAVAILABLE, "the guest is gone: %s", b->why);
+        return err_because(err, REASON_GUEST_LOST, ERR_UNAVAILABLE, "the guest is gone: %s",
+                           b->why);
     if (!b->listener)
         return err_set(err, ERR_STATE, "the bridge's port is not open");
 
@@ -217,13 +220,14 @@ int bridge_ops_connect(struct ctx *ctx, struct guest *g, struct err *err)
         err_wrap(err, "wait for the agent's connection");
     } else if (b->closed) {
         stream_free(stream);
-        r = err_set(err, ERR_UNAVAILABLE, "the guest is gone: %s", b->why);
+        r = err_because(err, REASON_GUEST_LOST, ERR_UNAVAILABLE, "the guest is gone: %s", b->why);
     } else {
         tell_stage(b, VM_STAGE_AGENT);
         bridge_wire_start(b, stream);
         r = bridge_negotiate_version(&inner, b, err);
         if (r == 0 && b->closed) /* while the answer was on its way to us */
-            r = err_set(err, ERR_UNAVAILABLE, "the guest is gone: %s", b->why);
+            r = err_because(err, REASON_GUEST_LOST, ERR_UNAVAILABLE, "the guest is gone: %s",
+                            b->why);
     }
     bridge_leave(&user);
     if (r < 0) {

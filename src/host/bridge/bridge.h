@@ -1,8 +1,9 @@
-/* bridge.h - the host's end of the GCS bridge: struct guest over frames (gcs-protocol.md). Works on
- * whatever streams the VM's backend hands out; knows nothing of how they are made.
+/* bridge.h - the host's end of the GCS bridge: struct guest over frames
+ * (docs/reference/gcs-protocol.md). Works on whatever streams the VM's backend hands out; knows
+ * nothing of how they are made.
  *
  * The guest is hostile: sizes, depths, counts, rates and texts are bounded, and a frame that
- * breaks the rules (size, kind, an id nobody asked with, undecodable) closes the bridge with a
+ * breaks the rules (size, kind, an id without a call, undecodable) closes the bridge with a
  * reason and wakes every waiter with ERR_UNAVAILABLE. A late answer to a call that was given up
  * is not such a frame. There is no gate: requests carry ids, and a call that hangs holds up no
  * other, nor close. */

@@ -33,8 +33,9 @@ static int need_connection(const struct bridge *b, uint32_t type, struct err *er
 {
     if (b->connected)
         return 0;
-    return err_set(err, ERR_UNAVAILABLE, "%s: the guest is %s%s", bridge_message_name(type),
-                   b->closed ? "gone: " : "not connected", b->closed ? b->why : "");
+    return err_because(err, REASON_GUEST_LOST, ERR_UNAVAILABLE, "%s: the guest is %s%s",
+                       bridge_message_name(type), b->closed ? "gone: " : "not connected",
+                       b->closed ? b->why : "");
 }
 
 /* Release *ret if 0. */
@@ -88,16 +89,17 @@ static int take_caps(struct bridge *b, const struct bridge_response *resp, struc
     char os[16] = "";
 
     if (resp->negotiate.version != BRIDGE_VERSION)
-        return err_set(err, ERR_UNIMPLEMENTED,
-                       "the agent speaks protocol version %u, this program version %u: use the "
-                       "guest image that was built with it",
-                       resp->negotiate.version, BRIDGE_VERSION);
+        return err_because(err, REASON_VERSION_MISMATCH, ERR_UNIMPLEMENTED,
+                           "the agent speaks protocol version %u, this program version %u: use the "
+                           "guest image that was built with it",
+                           resp->negotiate.version, BRIDGE_VERSION);
     b->caps = resp->negotiate.caps;
     for (size_t n = 0; b->caps.os[n] && n + 1 < sizeof(os); n++)
         os[n] = isalnum((unsigned char)b->caps.os[n]) ? (char)tolower(b->caps.os[n]) : '?';
     b->caps.os = NULL;
     if (!str_eq(os, "linux"))
-        return err_set(err, ERR_UNIMPLEMENTED, "the agent runs on '%s', not on linux", os);
+        return err_because(err, REASON_VERSION_MISMATCH, ERR_UNIMPLEMENTED,
+                           "the agent runs on '%s', not on linux", os);
     return 0;
 }
 
@@ -111,7 +113,8 @@ int bridge_negotiate_version(struct ctx *ctx, struct bridge *b, struct err *err)
     if (bridge_call(ctx, b, &r, BRIDGE_CALL_LIMIT, COUNTS, &resp, err) == 0)
         return take_caps(b, &resp, err);
     if (bridge_hr(err) == BRIDGE_HR_UNSUPPORTED_VERSION)
-        err_wrap(err, "the agent does not speak protocol version %u", BRIDGE_VERSION);
+        err_wrap_because(err, REASON_VERSION_MISMATCH,
+                         "the agent does not speak protocol version %u", BRIDGE_VERSION);
     return -1;
 }
 
@@ -143,7 +146,8 @@ static int signal_process(struct ctx *ctx, struct guest *g, const char *containe
                                 .signal = { pid, signo } };
 
     if (signo <= 0 || signo > SIGRTMAX)
-        return err_set(err, ERR_INVALID, "invalid signal %d: must be 1–%d", signo, SIGRTMAX);
+        return err_because(err, REASON_INVALID_REQUEST, ERR_INVALID,
+                           "invalid signal %d: must be 1–%d", signo, SIGRTMAX);
     /* An older guest knows one way to end a process: a request without a signal. */
     if (!b->caps.signal_process && (signo == SIGTERM || signo == SIGKILL))
         r.signal.signal = 0;
@@ -202,7 +206,8 @@ static int accept_port(struct ctx *ctx, struct bridge *b, struct vmm_listener *l
 
     bridge_leave(&user);
     if (r < 0 && b->closed)
-        return err_set(err, ERR_UNAVAILABLE, "the guest is gone: %s", b->why);
+        return err_because(err, REASON_GUEST_LOST, ERR_UNAVAILABLE, "the guest is gone: %s",
+                           b->why);
     return r;
 }
 
@@ -242,15 +247,15 @@ static struct bridge_request exec_request(const struct guest_exec *e, const stru
     return r;
 }
 
-/* It runs, but its streams did not come: nobody would ever read it. */
+/* The process runs, but its streams did not connect: its output would never be read. */
 static void kill_orphan(struct bridge *b, const char *container, uint32_t pid)
 {
     struct ctx limited = ctx_limited(b->loop, BRIDGE_KILL_LIMIT);
     struct err err = ERR_INIT;
 
     if (b->connected && signal_process(&limited, &b->guest, container, pid, SIGKILL, &err) < 0)
-        log_warn(&limited, "a process without streams runs on in the guest", F_U("pid", pid),
-                 F_ERR(&err));
+        log_warn(&limited, "a process whose streams failed still runs in the guest",
+                 F_U(LK_PID, pid), F_ERR(&err));
 }
 
 static int exec_and_accept(struct ctx *ctx, struct bridge *b, const struct guest_exec *e,

@@ -78,7 +78,7 @@ static struct calling list_after(struct bench *t, const char *list)
     return c;
 }
 
-TEST_VIRTUAL(a_process_list_is_sorted_and_what_is_no_pid_or_was_there_is_left_out)
+TEST_VIRTUAL(a_process_list_is_sorted_without_invalid_and_repeated_pids)
 {
     struct bench t = { 0 };
 
@@ -180,11 +180,11 @@ static const struct poison poisons[] = {
     { "length beyond the limit", 0x20100c01, BRIDGE_MAX_RECEIVE + 1, 0, "", false, "bad frame" },
     { "a notification of 1 MiB", 0x30100101, 1u << 20, 0, "", false, "at most 4096" },
     { "a notification of 4097 bytes", 0x30100101, 4097, 0, "", false, "at most 4096" },
-    { "an answer that nobody awaits, not yet sent", 0x20100c01, 60000, 7, "", false,
-      "nobody made" },
+    { "an answer without a call, not yet sent", 0x20100c01, 60000, 7, "", false,
+      "that was not made" },
     { "truncated header", 0, 0, 0, NULL, true, "stream ended" },
     { "truncated payload", 0x20100c01, 100, 0, "{\"Res", true, "stream ended" },
-    { "unknown id", 0x20100c01, 28, 7, OK_BODY, false, "nobody made" },
+    { "unknown id", 0x20100c01, 28, 7, OK_BODY, false, "that was not made" },
     { "kind 4", 0x40100c01, 28, 0, OK_BODY, false, "bad frame" },
     { "kind request", 0x10100c01, 28, 0, OK_BODY, false, "bad frame" },
     { "another notification", 0x30100201, 28, 0, OK_BODY, false, "bad frame" },
@@ -208,7 +208,7 @@ static void send_poison(struct bench *t, const struct poison *p, uint64_t id)
         stream_free(TAKE_PTR(t->peer));
 }
 
-TEST_VIRTUAL(a_poisonous_frame_closes_the_bridge_and_wakes_everyone)
+TEST_VIRTUAL(an_invalid_frame_closes_the_bridge_and_fails_all_calls)
 {
     for (size_t i = 0; i < ARRAY_LEN(poisons); i++) {
         const struct poison *p = &poisons[i];
@@ -251,7 +251,7 @@ TEST_VIRTUAL(an_answer_before_the_question_closes_the_bridge)
     bench_close(&t);
 }
 
-TEST_VIRTUAL(close_wakes_everyone_with_its_reason)
+TEST_VIRTUAL(close_fails_all_calls_with_its_reason)
 {
     struct bench t = { 0 };
     struct calling a = { .pid = 1 }, b = { 0 };
@@ -407,7 +407,7 @@ TEST_VIRTUAL(a_refused_exec_closes_all_its_ports)
     ASSERT_FAIL(c.r, c.err, ERR_UNKNOWN);
     ASSERT_HAS(c.err.msg, "exec format error");
     fake_vmm_facts(t.vmm, &facts);
-    ASSERT_EQ(facts.listeners, 1 + 1); /* entropy and log, which nobody dialled */
+    ASSERT_EQ(facts.listeners, 1 + 1); /* entropy and log, to which the guest did not connect */
     stream_free(s);
     free(f.body);
     bench_close(&t);
@@ -475,8 +475,8 @@ static void closed_main(void *arg)
     c->done = true;
 }
 
-/* Nothing is outstanding, nobody would notice by a call. */
-TEST_VIRTUAL(whoever_waits_for_the_end_of_the_bridge_hears_of_it)
+/* No call is outstanding, so no call would report the end. */
+TEST_VIRTUAL(a_wait_for_the_end_of_the_bridge_returns_at_its_end)
 {
     struct bench t = { 0 };
     struct calling c = { 0 };

@@ -143,7 +143,7 @@ TEST_VIRTUAL(a_port_becomes_the_stream_that_the_guest_dials)
     bench_close(&t);
 }
 
-TEST_VIRTUAL(a_port_that_nobody_listens_on_leaves_no_listener)
+TEST_VIRTUAL(a_refused_port_leaves_no_listener)
 {
     struct bench t = { 0 };
     struct fake_facts before, after;
@@ -153,10 +153,10 @@ TEST_VIRTUAL(a_port_that_nobody_listens_on_leaves_no_listener)
     fake_vmm_facts(t.vmm, &before);
     begin(&t, &a, do_connect);
     expect_reply(&t, BRIDGE_MODIFY_SETTINGS,
-                 "{\"Result\":-2147467259,\"ErrorMessage\":\"nobody listens\"}");
+                 "{\"Result\":-2147467259,\"ErrorMessage\":\"port not listening\"}");
     settle(&t);
     ASSERT(a.r < 0);
-    ASSERT_HAS(a.err.msg, "nobody listens");
+    ASSERT_HAS(a.err.msg, "port not listening");
     fake_vmm_facts(t.vmm, &after);
     ASSERT_EQ(after.listeners, before.listeners);
     bench_close(&t);

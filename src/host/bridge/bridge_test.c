@@ -40,6 +40,7 @@ TEST_VIRTUAL(another_version_is_refused_naming_both)
                     &c);
     ASSERT_FAIL(c.r, c.err, ERR_UNIMPLEMENTED);
     ASSERT_HAS(c.err.msg, "version 3");
+    ASSERT_EQ(c.err.reason, REASON_VERSION_MISMATCH);
     ASSERT_HAS(c.err.msg, "version 4");
     ASSERT(!t.g->ops->connected(t.g));
     bench_close(&t);
@@ -171,7 +172,7 @@ TEST_VIRTUAL(answers_are_matched_by_id_alone_in_any_order)
     bench_close(&t);
 }
 
-TEST_VIRTUAL(a_call_ends_at_its_limit_and_its_late_answer_hurts_nobody)
+TEST_VIRTUAL(a_call_ends_at_its_limit_and_its_late_answer_is_ignored)
 {
     struct bench t = { 0 };
     struct ctx root = ctx_root(ctx->loop);

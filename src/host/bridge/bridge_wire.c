@@ -3,6 +3,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/loop.h"
+#include "base/scrub.h"
 #include "base/span.h"
 #include "base/stream.h"
 #include "host/bridge/bridge_priv.h"
@@ -47,7 +48,8 @@ static void writer_main(struct bridge *b)
 
         struct bridge_frame *f = LIST_FIRST(&b->queue, struct bridge_frame, node);
 
-        /* From here on it is sent whole, whoever gives up: half a frame ends the bridge. */
+        /* From here on the frame is sent whole, even if its caller gives up: half a frame would end
+         * the bridge. */
         list_remove(&f->node);
         b->queued_bytes -= f->bytes.len;
         if (stream_write_full(&ctx, b->stream, f->bytes.data, f->bytes.len, &err) < 0) {
@@ -75,8 +77,16 @@ static int encode(const struct bridge_request *r, const struct trace *t, uint64_
     return bridge_request_encode(&traced, id, out, err);
 }
 
-static int enqueue(struct bridge *b, const struct bridge_request *r, const struct trace *t,
-                   uint64_t id, struct err *err)
+static void log_message(const struct ctx *ctx, const char *msg, uint32_t type, const char *payload,
+                        size_t len)
+{
+    AUTO_FREE char *text = scrub_json(payload, len);
+
+    log_trace(ctx, msg, F_STR("message", bridge_message_name(type)), F_STR("body", text));
+}
+
+static int enqueue(const struct ctx *ctx, struct bridge *b, const struct bridge_request *r,
+                   const struct trace *t, uint64_t id, struct err *err)
 {
     struct bridge_frame *f = mem_new(struct bridge_frame);
 
@@ -91,13 +101,17 @@ static int enqueue(struct bridge *b, const struct bridge_request *r, const struc
         return err_set(err, ERR_EXHAUSTED, "the guest does not read: %zu bytes wait to be sent",
                        b->queued_bytes);
     }
+    if (log_on(LOG_TRACE))
+        log_message(ctx, "message to the guest", r->type, f->bytes.data + BRIDGE_HEADER_BYTES,
+                    f->bytes.len - BRIDGE_HEADER_BYTES);
     b->queued_bytes += f->bytes.len;
     list_append(&b->queue, &f->node);
     waitq_wake_all(&b->queue_q);
     return 0;
 }
 
-/* The caller has given up. What was not sent is taken back; else an answer may still come. */
+/* The caller has given up. A frame that was not sent is dropped; otherwise an answer may still
+ * come. */
 static void abandon(struct bridge *b, uint64_t id)
 {
     LIST_FOR (struct bridge_frame, f, &b->queue, node) {
@@ -138,7 +152,7 @@ static struct bridge_call *find_call(struct bridge *b, uint64_t id)
     return NULL;
 }
 
-/* Asked, but its frame has not begun to leave: nobody can know the answer. */
+/* The call waits, but its frame was not sent yet: an honest guest cannot answer it. */
 static bool not_yet_sent(struct bridge *b, uint64_t id)
 {
     LIST_EACH (&b->queue, pos) {
@@ -206,7 +220,7 @@ static bool admit(struct bridge *b, const struct bridge_header *h, bool unasked,
     uint32_t most = unasked ? BRIDGE_UNASKED_MAX : most_bytes(h->type);
 
     if (!unasked && !late && !is_awaited(b, h->id))
-        bridge_condemn(b, "the guest answered a call that nobody made (%s, id %llu)",
+        bridge_condemn(b, "the guest answered a call that was not made (%s, id %llu)",
                        bridge_message_name(h->type), (unsigned long long)h->id);
     else if (h->size > most)
         bridge_condemn(b, "the guest sent %s of %u bytes: at most %u",
@@ -215,7 +229,7 @@ static bool admit(struct bridge *b, const struct bridge_header *h, bool unasked,
 }
 
 /* A guest that sends more than it may is read later. Its own answers wait behind its notifications,
- * and calls to it run into their deadlines; nobody else is affected. */
+ * and calls to it run into their deadlines; other VMs are not affected. */
 static int slow_down(struct ctx *ctx, struct bridge *b, uint32_t bytes, struct err *err)
 {
     uint64_t now = loop_now(b->loop), first = bucket_take(&b->unasked, 1, now),
@@ -282,8 +296,10 @@ void bridge_wire_start(struct bridge *b, struct stream *stream)
 static int gone(const struct bridge *b, const char *message, struct err *err)
 {
     if (b->closed)
-        return err_set(err, ERR_UNAVAILABLE, "%s: the guest is gone: %s", message, b->why);
-    return err_set(err, ERR_UNAVAILABLE, "%s: the guest is not connected", message);
+        return err_because(err, REASON_GUEST_LOST, ERR_UNAVAILABLE, "%s: the guest is gone: %s",
+                           message, b->why);
+    return err_because(err, REASON_GUEST_LOST, ERR_UNAVAILABLE, "%s: the guest is not connected",
+                       message);
 }
 
 /* The guest's refusal as an error: its own words, quoted, bounded and harmless. */
@@ -339,6 +355,7 @@ static int take_answer(struct bridge *b, struct bridge_call *c, const struct bri
     add_steps(span, &resp, loop_now(b->loop));
     if (resp.result != BRIDGE_HR_OK) {
         refusal(&resp, message, err);
+        err_blame(err, reason_parse(resp.reason));
         bridge_response_release(&resp);
         return -1;
     }
@@ -363,7 +380,7 @@ int bridge_call(struct ctx *ctx, struct bridge *b, const struct bridge_request *
     span.kind = SPAN_CLIENT;
     if (r->type == BRIDGE_MODIFY_SETTINGS)
         span_attr(span.ctx, "resource", bridge_resource_name(r->modify.resource));
-    if (enqueue(b, r, &span.trace, c.id, err) < 0)
+    if (enqueue(ctx, b, r, &span.trace, c.id, err) < 0)
         return err_wrap(err, "%s", message);
     b->next_id++;
     waitq_init(&c.q);
@@ -378,6 +395,8 @@ int bridge_call(struct ctx *ctx, struct bridge *b, const struct bridge_request *
     list_remove(&c.node);
     if (c.done) {
         err_clear(err);
+        if (log_on(LOG_TRACE))
+            log_message(ctx, "message from the guest", r->type, c.payload, c.len);
         return take_answer(b, &c, r, &span, ret, err);
     }
     abandon(b, c.id);

@@ -4,7 +4,7 @@
  * Life: new (implementation's own) -> prepare (before the VM starts) -> connect -> calls … ->
  * close -> free. Many calls may be in flight; each waits until ctx ends or the bridge is lost,
  * then ERR_UNAVAILABLE. A call on a guest that is not connected is ERR_UNAVAILABLE, never a
- * crash. close never waits and wakes everyone; it can be repeated. */
+ * crash. close never waits and fails all waiting calls; it can be repeated. */
 #pragma once
 #include "proto/settings.h"
 #include <stdbool.h>
@@ -88,7 +88,8 @@ struct guest_nic {
 };
 
 struct guest_ops {
-    /* Opens the ports for entropy, log and bridge. Without the log's it goes on: log_lost. */
+    /* Opens the ports for entropy, log and bridge. If that of the log fails, prepare continues and
+     * sets log_lost. */
     int (*prepare)(struct ctx *ctx, struct guest *g, struct err *err);
     /* Accepts the bridge, negotiates version 4. */
     int (*connect)(struct ctx *ctx, struct guest *g, struct err *err);

@@ -139,7 +139,8 @@ static void other_fields(const json_t *line, struct sbuf *out)
 
     json_object_foreach((json_t *)line, key, value)
     {
-        if (str_eq(key, "msg") || str_eq(key, "level") || str_eq(key, "time"))
+        if (str_eq(key, "msg") || str_eq(key, "level") || str_eq(key, "time") ||
+            str_eq(key, "reason"))
             continue;
         if (out->len >= GUESTLOG_TEXT_MAX)
             return;
@@ -160,7 +161,8 @@ struct said {
     enum log_level level;
     const char *msg, *source, *text;
     const char *more; /* or NULL */
-    uint64_t at_ns;   /* when it happened, if that was long before; else 0 */
+    enum reason reason;
+    uint64_t at_ns; /* when it happened, if that was long before; else 0 */
 };
 
 static void emit(struct guestlog *l, const struct ctx *ctx, const struct said *s, uint64_t now_ns)
@@ -175,7 +177,7 @@ static void emit(struct guestlog *l, const struct ctx *ctx, const struct said *s
     }
 
     struct log_field fields[] = {
-        F_STR("source", s->source), F_STR("text", s->text), {}, {}, {}, {}
+        F_STR("source", s->source), F_STR("text", s->text), {}, {}, {}, {}, {}
     };
     size_t n = 2;
 
@@ -185,6 +187,8 @@ static void emit(struct guestlog *l, const struct ctx *ctx, const struct said *s
         clock_rfc3339(loop_wall(ctx->loop) - (now_ns - s->at_ns), at);
         fields[n++] = (struct log_field)F_STR("at", at);
     }
+    if (s->reason != REASON_NONE)
+        fields[n++] = (struct log_field)F_REASON(s->reason);
     if (l->lost > 0)
         fields[n++] = (struct log_field)F_U("lost", l->lost);
     l->lost = 0;
@@ -209,6 +213,24 @@ static bool kernel_line(struct guestlog *l, const json_t *line, const char **ret
     return true;
 }
 
+/* What the kernel has no other way to tell us. */
+static enum reason kernel_reason(const char *text)
+{
+    static const struct {
+        const char *words;
+        enum reason reason;
+    } known[] = {
+        { "Memory cgroup out of memory", REASON_CONTAINER_OOM },
+        { "Out of memory: Killed process", REASON_GUEST_OOM },
+        { "Kernel panic", REASON_GUEST_PANIC },
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(known); i++)
+        if (strstr(text, known[i].words))
+            return known[i].reason;
+    return REASON_NONE;
+}
+
 bool guestlog_line(struct guestlog *l, const struct ctx *ctx, const char *line, size_t len,
                    uint64_t now_ns)
 {
@@ -216,7 +238,7 @@ bool guestlog_line(struct guestlog *l, const struct ctx *ctx, const char *line, 
     AUTO(sbuf_release) struct sbuf text = { 0 }, more = { 0 };
     struct said said = { .msg = "guest", .source = "guest" };
     struct err err = ERR_INIT;
-    const char *msg = NULL, *level = NULL;
+    const char *msg = NULL, *level = NULL, *reason = NULL;
 
     while (len > 0 && (line[len - 1] == '\r' || line[len - 1] == ' '))
         len--;
@@ -235,10 +257,14 @@ bool guestlog_line(struct guestlog *l, const struct ctx *ctx, const char *line, 
     said.level = level_of(level);
     if (!log_on(said.level))
         return true;
-    if (kernel_line(l, root, &msg, now_ns, &said.at_ns))
+    if (kernel_line(l, root, &msg, now_ns, &said.at_ns)) {
         said.source = "kernel";
-    else
+        said.reason = kernel_reason(msg);
+    } else {
+        (void)js_str(root, "reason", &reason, &err);
+        said.reason = reason_parse(reason);
         other_fields(root, &more);
+    }
     if (msg)
         guestlog_escape(&text, msg, strlen(msg), GUESTLOG_TEXT_MAX);
     said.text = text.data ? text.data : "";
@@ -303,8 +329,10 @@ static void finish(struct guestlog *l, const struct ctx *ctx, struct reading *r,
         return;
     guestlog_escape(&text, r->line.data, r->line.len, GUESTLOG_LAST_WORDS_MAX);
     /* One for each VM, and why it ended: it needs no leave. */
-    log_write(ctx, LOG_ERROR, "gcs terminated",
-              (const struct log_field[]){ F_STR("source", "guest"), F_STR("text", text.data), {} });
+    log_write(
+        ctx, LOG_ERROR, "gcs terminated",
+        (const struct log_field[]){
+            F_STR("source", "guest"), F_STR("text", text.data), F_REASON(REASON_AGENT_DIED), {} });
 }
 
 /* A guest that floods and is gone: no line comes that could tell. */

@@ -1,8 +1,8 @@
 /* guestlog.h - the guest's log stream (port 109): JSON lines as logrus writes them, from a guest
  * that may be hostile. Lines become our own log lines, marked source=guest (source=kernel for what
  * the agent read from the kernel's log, with the time it was said), bounded and rated; "boot stage"
- * lines go into the timeline, on the host's clock. What is no JSON is the agent's last words: it
- * and the rest become one "gcs terminated" record. */
+ * lines go into the timeline, on the host's clock. A line that is not JSON is the crash report of
+ * the agent: it and the rest become one "gcs terminated" record. */
 #pragma once
 #include "base/bucket.h"
 #include "base/log.h"
@@ -55,7 +55,7 @@ struct guestlog {
 };
 
 void guestlog_init(struct guestlog *l, struct timeline *timeline, uint64_t now_ns);
-/* One line without its newline. False if it is no JSON object. Never waits. */
+/* One line without its newline. False if it is not a JSON object. Never waits. */
 bool guestlog_line(struct guestlog *l, const struct ctx *ctx, const char *line, size_t len,
                    uint64_t now_ns);
 /* The stages so far go into the timeline; later ones at once. The best moment is when the guest

@@ -74,6 +74,9 @@ TEST(the_kernel_s_words_are_marked_and_stand_for_themselves)
     ASSERT(line(&l, "{\"level\":\"info\",\"msg\":\"kernel message\",\"message\":\"sda: sda1\","
                     "\"priority\":6,\"timesincebootmicro\":5}"));
     ASSERT_HAS(log_text(), "\"source\":\"kernel\",\"text\":\"sda: sda1\"}");
+    ASSERT(line(&l, "{\"level\":\"error\",\"msg\":\"kernel message\",\"message\":"
+                    "\"Memory cgroup out of memory: Killed process 7 (x)\"}"));
+    ASSERT_HAS(log_text(), "\"reason\":\"CONTAINER_OOM\"");
     ASSERT(line(&l, "{\"msg\":\"kernel message\",\"message\":7}")); /* a lie is the agent's */
     ASSERT_HAS(log_text(), "\"source\":\"guest\",\"text\":\"kernel message\"");
 }
@@ -123,7 +126,7 @@ TEST(escaping_is_bounded_and_cuts_at_a_character)
     ASSERT_STR(out.data, "\\xc0\\xaf\\xed\\xa0\\x80");
 }
 
-TEST(what_is_no_object_is_not_a_line)
+TEST(a_text_that_is_not_an_object_is_not_a_line)
 {
     struct guestlog l;
 
@@ -136,7 +139,7 @@ TEST(what_is_no_object_is_not_a_line)
     ASSERT_EQ(log_lines(), 0);
 }
 
-TEST(a_flood_is_rated_and_the_loss_is_told)
+TEST(a_flood_is_limited_and_the_loss_is_reported)
 {
     struct guestlog l;
 
@@ -161,7 +164,7 @@ TEST(in_the_long_run_a_guest_has_few_lines)
     ASSERT_EQ(n, 10000);
     ASSERT(log_lines() >= GUESTLOG_SLOW_BURST + 990 * GUESTLOG_SLOW_PER_S);
     ASSERT(log_lines() <= GUESTLOG_SLOW_BURST + 1010 * GUESTLOG_SLOW_PER_S);
-    /* Each that was left out is told once. */
+    /* Each dropped line is counted once. */
     unsigned lost = 0;
     for (const char *p = log_text(); (p = strstr(p, "\"lost\":")); p++)
         lost += (unsigned)atoi(p + 7);

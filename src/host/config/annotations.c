@@ -18,26 +18,26 @@ const char annotations_no_writable_shares[] = SHARES_NAME;
 const char annotations_cpu_group[] = CPU_GROUP_NAME;
 
 enum effect {
-    /* If allow_annotations names it: */
-    TAKES_KEY,      /* as the key of the configuration takes it */
+    /* Effective if allow_annotations names them: */
+    TAKES_KEY,      /* values as of the configuration key */
     TAKES_KEY_EVEN, /* rounded up to an even number */
     TAKES_TRUTH,
-    PASSED_ON, /* the agent takes it, and says what is wrong with it */
-    /* The same, of the VM: the first container's word counts (annotations_contradiction). */
+    PASSED_ON, /* the agent reads and checks it */
+    /* The same, for the VM: the first container's value counts (annotations_contradiction). */
     VM_NUMBER,
     VM_FLAG,
     VM_FLAG_OFF, /* false sets it */
     VM_TEXT,
-    /* Always: */
+    /* Always effective: */
     RESTRICTS_SHARES,
     ENCRYPTS_SCRATCH,
-    READ, /* containerd's own, by others than annotations.c */
-    /* Never: */
-    REFUSED,          /* if there is a value */
-    REFUSED_IF_TRUE,  /* or if it is not a truth value at all */
-    REFUSED_IF_FALSE, /* the same */
-    REFUSED_UNLESS,   /* it is this word */
-    MEANINGLESS,      /* here; logged */
+    READ, /* containerd's own; other modules read it */
+    /* Never effective: */
+    REFUSED,          /* any value is refused */
+    REFUSED_IF_TRUE,  /* true is refused, and what is not a truth value */
+    REFUSED_IF_FALSE, /* false is refused, and what is not a truth value */
+    REFUSED_UNLESS,   /* any other word than .key is refused */
+    MEANINGLESS,      /* removed and logged */
 };
 
 #define AT(f) offsetof(struct annotations, f)
@@ -48,17 +48,18 @@ enum effect {
 #define VERITY "a verified root file system of the VM"
 #define WITH_POLICY "only with a security policy, which is refused"
 #define FOR_WINDOWS "for Windows containers only"
-/* THE TABLE: every name that hcsshim knows (reference/host.md §17), and ours. A name that ends
- * with * is the beginning of many. */
+#define UNUSED "hcsshim ignores it as well"
+/* The table: every name that hcsshim knows (docs/reference/host.md §17), and ours. A name that ends
+ * with * stands for all names with this prefix. */
 static const struct annotation {
     const char *name;
     enum effect effect;
-    const char *doc; /* of a refused one: what is not supported */
-    size_t offset;   /* of what it sets */
+    const char *doc; /* of a refused annotation: what is not supported */
+    size_t offset;   /* of the field that it sets */
     const char *key; /* TAKES_KEY; REFUSED_UNLESS: the word */
     uint32_t min, max;
 } annotations[] = {
-    /* Ours are last: where both are given, ours wins. */
+    /* Ours come after hcsshim's: where both are given, the later row overrides the earlier. */
     { MEMORY "sizeinmb", TAKES_KEY_EVEN, "memory of the VM in MiB", AT(memory_mib), "memory_mib" },
     { CPU "count", TAKES_KEY, "virtual CPUs of the VM", AT(cpus), "cpus" },
     { "io.lcow.memory_mib", TAKES_KEY, "memory of the VM in MiB", AT(memory_mib), "memory_mib" },
@@ -66,74 +67,80 @@ static const struct annotation {
     { "io.lcow.rootfs", TAKES_KEY, "`auto`, `scratch` or `shared`, as the key `rootfs`", AT(rootfs),
       "rootfs" },
     { "io.lcow.scratch_quota_mib", TAKES_KEY,
-      "what the container may write to the scratch disk, as the key `scratch_quota_mib`",
+      "maximum space that the container may use on the scratch disk, as the key "
+      "`scratch_quota_mib`",
       AT(scratch_quota_mib), "scratch_quota_mib" },
     { "io.lcow.empty_dir", TAKES_KEY, "`guest` or `shared`, as the key `empty_dir`",
       AT(shared_empty_dirs), "empty_dir" },
     { VM "lcow.privileged", TAKES_TRUTH,
-      "true: no seccomp filter, and every device of the VM, its disks too", AT(privileged) },
+      "true: no seccomp filter, and access to every device of the VM, including its disks",
+      AT(privileged) },
     { SPEC_SHM_SIZE_KEY, PASSED_ON, "size of `/dev/shm` in KiB" },
-    { SPEC_CORE_LIMIT_KEY, PASSED_ON, "`SOFT;HARD`: limits of core dumps in bytes" },
-    { SPEC_LOG_DIR_KEY, PASSED_ON, "where the container sees the pod's log directory in the VM" },
+    { SPEC_CORE_LIMIT_KEY, PASSED_ON, "`SOFT;HARD`: size limits of core dumps in bytes" },
+    { SPEC_LOG_DIR_KEY, PASSED_ON,
+      "path in the container at which the pod's log directory in the VM is mounted" },
     { CPU "limit", VM_NUMBER,
-      "processor time of the VM on the host (its cgroup): 100000 is all of its virtual CPUs, "
-      "50000: half of them; 0: no limit",
+      "CPU time limit of the VM on the host (its cgroup): 100000 is all of its virtual CPUs, "
+      "50000 half of them; 0: no limit",
       AT(cpu_limit), .max = 100000 },
     { CPU "weight", VM_NUMBER,
-      "its share of the host's busy processors (its cgroup); default 100; 0: the default",
-      AT(cpu_weight), .max = 10000 },
+      "CPU weight of the VM on a busy host (its cgroup); 0: the default, 100", AT(cpu_weight),
+      .max = 10000 },
     { CPU_GROUP_NAME, VM_TEXT, "group of host CPUs that the VM runs on, see `cpu_group_dir`",
       TEXT(cpu_group) },
     { VM "storageqos.iopsmaximum", VM_NUMBER,
-      "I/O operations a second of all disks of the VM together; 0: no limit", AT(disk_iops),
-      .max = INT32_MAX },
+      "maximum I/O operations per second of all disks of the VM together; 0: no limit",
+      AT(disk_iops), .max = INT32_MAX },
     { VM "storageqos.bandwidthmaximum", VM_NUMBER,
-      "bytes a second of all disks of the VM together; 0: no limit", AT(disk_bytes_per_s),
+      "maximum bytes per second of all disks of the VM together; 0: no limit", AT(disk_bytes_per_s),
       .max = INT32_MAX },
     { MEMORY "allowovercommit", VM_FLAG_OFF,
-      "false: the host gives the VM all of its memory at the start. Cold start; it cannot grow",
+      "false: the host allocates all memory of the VM at its start. The VM starts cold and cannot "
+      "grow",
       AT(committed) },
     { VM "fullyphysicallybacked", VM_FLAG, "true: the same", AT(backed) },
     { MEMORY "enabledeferredcommit", VM_FLAG,
-      "true: memory is given when it is first used, as always unless one of the two before asks "
-      "for the opposite",
+      "true: the host allocates memory when the VM first uses it. This is the default unless one "
+      "of the previous two is set",
       AT(deferred) },
     { MEMORY "lowmmiogapinmb", VM_NUMBER,
-      "MiB below 4 GiB that are free for PCI devices, where that is more than QEMU leaves "
-      "(1280, or 2048 with much memory). Cold start",
+      "MiB below 4 GiB that are free for PCI devices, if more than QEMU's default (1280, or 2048 "
+      "with much memory). The VM starts cold",
       AT(low_mmio_mib), .max = 3072 },
     { MEMORY "highmmiogapinmb", VM_NUMBER,
-      "MiB above the memory that are free for PCI devices. Cold start", AT(high_mmio_mib),
+      "MiB above the memory that are free for PCI devices. The VM starts cold", AT(high_mmio_mib),
       .max = 512 * 1024 },
     { CPU "numa.max-processors-per-node", VM_NUMBER,
-      "NUMA nodes of equal size with at most so many virtual CPUs each; with the next. As all "
-      "NUMA nodes: cold start, and only with memory that is not overcommitted",
+      "NUMA nodes of equal size: maximum virtual CPUs of each. Needs the next annotation and, as "
+      "all NUMA settings, memory that is not overcommitted. The VM starts cold",
       AT(node_cpus), .max = CONFIG_CPUS_MAX },
-    { CPU "numa.max-size-per-node", VM_NUMBER, "and at most so many MiB each", AT(node_mib),
+    { CPU "numa.max-size-per-node", VM_NUMBER, "maximum MiB of each of these nodes", AT(node_mib),
       .max = CONFIG_MEMORY_MIB_MAX },
     { NUMA "mapped-physical-nodes", VM_TEXT,
-      "`0,1`: NUMA nodes of the VM, each bound to this node of the host (255: to none); with the "
-      "next two",
+      "`0,1`: NUMA nodes of the VM, each bound to the host's node with this number (255: not "
+      "bound). Needs the next two annotations",
       TEXT(numa_host) },
-    { NUMA "count-of-processors", VM_TEXT, "`2,2`: virtual CPUs of each", TEXT(numa_cpus) },
-    { NUMA "count-of-memory-blocks", VM_TEXT, "`512,512`: MiB of each", TEXT(numa_mib) },
+    { NUMA "count-of-processors", VM_TEXT, "`2,2`: virtual CPUs of each node", TEXT(numa_cpus) },
+    { NUMA "count-of-memory-blocks", VM_TEXT, "`512,512`: MiB of each node", TEXT(numa_mib) },
     { NUMA "preferred-physical-nodes", VM_TEXT,
-      "`0,1`: NUMA nodes of the host that memory preferably comes from. Cold start",
+      "`0,1`: NUMA nodes of the host from which memory is preferably allocated. The VM starts cold",
       TEXT(numa_prefer) },
     { VM "lcow.kernelbootoptions", VM_TEXT,
-      "more parameters for the guest's kernel, of the list below. Cold start", TEXT(kernel_args) },
+      "additional parameters for the guest's kernel, from the list below. The VM starts cold",
+      TEXT(kernel_args) },
     { VM "lcow.timesync.disable", VM_FLAG,
-      "true: the VM's clock does not follow when the host's is set", AT(no_timesync) },
+      "true: the VM's clock is not adjusted when the host's clock is set", AT(no_timesync) },
     { SHARES_NAME, RESTRICTS_SHARES,
-      "true: a writable directory of the host is refused; of a sandbox: to all of its containers" },
+      "true: the container may not have a writable directory of the host. On a sandbox, this "
+      "holds for all of its containers" },
     { "io.microsoft.disable-unsafe-operations", RESTRICTS_SHARES,
-      "sets the one before to the same value" },
+      "the same as the previous annotation" },
     { ENCRYPTED_NAME, ENCRYPTS_SCRATCH,
-      "true: what the VM's containers write is encrypted with a key that only the VM has",
+      "true: the VM encrypts what its containers write, with a key that only the VM has",
       AT(encrypted_scratch) },
     { SPEC_TYPE_KEY, READ, "sandbox or container" },
     { SPEC_SANDBOX_KEY, READ, "the pod" },
-    { "io.microsoft.network.ncproxy", REFUSED, "a network proxy of Windows" },
+    { "io.microsoft.network.ncproxy", REFUSED, "the network proxy of Windows (ncproxy)" },
     { VM "lcow.vpmem.nomultimapping", REFUSED, "virtual persistent memory" },
     { VM "kerneldrivers", REFUSED, "kernel modules of the pod's choice" },
     { VM "lcow.securitypolicy", REFUSED, "confidential VMs" },
@@ -144,25 +151,25 @@ static const struct annotation {
     { VM "lcow.dmverity-rootfs-vhd", REFUSED, VERITY },
     { VM "bootfilesrootpath", REFUSED,
       "a guest image of the pod's choice (the administrator's is `image_dir`)" },
-    { VM "lcow.kerneldirectboot", REFUSED_IF_FALSE, "boot by UEFI" },
+    { VM "lcow.kerneldirectboot", REFUSED_IF_FALSE, "UEFI boot" },
     { VM "lcow.preferredrootfstype", REFUSED_UNLESS, "a root file system of the VM on a disk", 0,
       "initrd" },
-    { VM "lcow.extra-exec-command-args", REFUSED, "more arguments for the agent" },
+    { VM "lcow.extra-exec-command-args", REFUSED, "additional arguments for the agent" },
     { "io.microsoft.container.processdumplocation", REFUSED,
-      "core dumps at a place of the pod's choice" },
+      "core dumps at a path of the pod's choice" },
     { VM "devices.virtualpmem.maximumcount", REFUSED_UNLESS, "virtual persistent memory", 0, "0" },
     { VM "lcow.network.policybasedrouting", REFUSED_IF_TRUE, "a routing table for each interface" },
     { VM "console.pipe", REFUSED, "a console on a named pipe (see `lcow console`)" },
     { VM "hv-socket.service-table.*", REFUSED, "Hyper-V sockets" },
     { VM "lcow.hostnetwork", REFUSED_IF_TRUE, "the VM's own network for a container" },
     { "io.microsoft.cri.skip-pod-networking", REFUSED_IF_TRUE, "a pod without its network" },
-    { "io.microsoft.container.lcow.tee-log-path", REFUSED, "a second copy of the output" },
+    { "io.microsoft.container.lcow.tee-log-path", REFUSED, "a second copy of the log output" },
     { "io.microsoft.container.gpu.capabilities", REFUSED, "a GPU by name (see `allow_devices`)" },
     { "io.microsoft.migration.support-enabled", REFUSED_IF_TRUE, "live migration" },
     { "io.microsoft.migration.source-container-id", REFUSED, "live migration" },
     { "microsoft.com/hostprocess-container", REFUSED_IF_TRUE, "a container on the host itself" },
     { MEMORY "enablecolddiscardhint", MEANINGLESS, "a hint for Windows' memory manager" },
-    { MEMORY "highmmiobaseinmb", MEANINGLESS, "QEMU puts that window behind the memory" },
+    { MEMORY "highmmiobaseinmb", MEANINGLESS, "QEMU places that window after the memory" },
     { VM "lcow.vpcienabled", MEANINGLESS, "every VM has PCI" },
     { VM "lcow.writable-overlay-directories", MEANINGLESS,
       "the VM's own root file system is read-only, and containers do not use it" },
@@ -175,21 +182,21 @@ static const struct annotation {
     { VM "lcow.hcl-enabled", MEANINGLESS, WITH_POLICY },
     { VM "lcow.securitypolicy.env", MEANINGLESS, WITH_POLICY },
     { VM "lcow.amd-certificate", MEANINGLESS, WITH_POLICY },
-    { "io.microsoft.cri.tenant-sandbox-id", MEANINGLESS, "hcsshim does nothing with it, too" },
-    { VM "dump-directory-path", MEANINGLESS, "hcsshim does nothing with it, too" },
-    { VM "devices.virtualpmem.maximumsizebytes", MEANINGLESS, "hcsshim does nothing with it, too" },
-    { "io.microsoft.lcow.gpuvhdpath", MEANINGLESS, "hcsshim does nothing with it, too" },
-    { "io.microsoft.network.ncproxy.containerid", MEANINGLESS,
-      "hcsshim does nothing with it, too" },
+    { "io.microsoft.cri.tenant-sandbox-id", MEANINGLESS, UNUSED },
+    { VM "dump-directory-path", MEANINGLESS, UNUSED },
+    { VM "devices.virtualpmem.maximumsizebytes", MEANINGLESS, UNUSED },
+    { "io.microsoft.lcow.gpuvhdpath", MEANINGLESS, UNUSED },
+    { "io.microsoft.network.ncproxy.containerid", MEANINGLESS, UNUSED },
     { "io.microsoft.container.memory.*", MEANINGLESS, FOR_WINDOWS },
     { "io.microsoft.container.processor.*", MEANINGLESS, FOR_WINDOWS },
     { "io.microsoft.container.storage.*", MEANINGLESS, FOR_WINDOWS },
     { "io.microsoft.container.wcow.gmsa.disable", MEANINGLESS, FOR_WINDOWS },
     { VM "wcow.virtualSMB.nodirectmap", MEANINGLESS, FOR_WINDOWS },
-    { "microsoft.com/disable-hostprocess-container", MEANINGLESS, "none can be on the host" },
+    { "microsoft.com/disable-hostprocess-container", MEANINGLESS,
+      "lcow runs no container on the host" },
 };
 
-/* A word of the list: a name, or its beginning followed by "*". */
+/* A word of the list is a name, or a prefix followed by "*". */
 static bool matches(const char *word, size_t len, const char *name)
 {
     if (len > 0 && word[len - 1] == '*')
@@ -253,8 +260,9 @@ static int restrict_shares(const struct annotation *a, const char *text, struct 
         return -1;
     if (o->said_shares && value != o->no_writable_shares)
         return err_set(err, ERR_INVALID,
-                       "annotation %s is \"%.32s\", which " SHARES_NAME " contradicts", a->name,
-                       text);
+                       "annotation %s is \"%.32s\", but " SHARES_NAME
+                       " has the opposite value; set both to the same value",
+                       a->name, text);
     o->said_shares = true;
     o->no_writable_shares = value;
     return 0;
@@ -272,8 +280,8 @@ static int refuse(const struct annotation *a, const char *name, const char *text
         value = !value;
     if (!value)
         return 0;
-    return err_set(err, ERR_UNIMPLEMENTED, "annotation %s is \"%.32s\": %s not supported", name,
-                   text, a->doc);
+    return err_set(err, ERR_UNIMPLEMENTED, "annotation %s is \"%.32s\": lcow does not support %s",
+                   name, text, a->doc);
 }
 
 static int take_number(const struct annotation *a, const char *text, void *field, struct err *err)
@@ -288,8 +296,8 @@ static int take_number(const struct annotation *a, const char *text, void *field
 static int take_text(const struct annotation *a, const char *text, char *field, struct err *err)
 {
     if (strlen(text) >= a->max)
-        return err_set(err, ERR_INVALID, "annotation %s is \"%.32s…\": must be 0 to %u bytes",
-                       a->name, text, a->max - 1);
+        return err_set(err, ERR_INVALID, "annotation %s is \"%.32s…\": must be 0–%u bytes", a->name,
+                       text, a->max - 1);
     memcpy(field, text, strlen(text) + 1);
     return 0;
 }
@@ -332,8 +340,8 @@ static bool needs_leave(const struct annotation *a)
     return a->effect < RESTRICTS_SHARES;
 }
 
-/* True for all that annotations.c knows nothing about. What is removed is so once: it is not there
- * when the spec is read again. */
+/* True also for names that are not in the table. A removed annotation is logged once, because the
+ * spec no longer has it when it is read again. */
 static bool may_stay(const void *config, const char *name)
 {
     const struct annotation *a = find(name);
@@ -343,8 +351,8 @@ static bool may_stay(const void *config, const char *name)
     if (!a && (str_starts(name, "io.lcow.") || str_starts(name, "io.microsoft.")))
         log_info(NULL, "unknown annotation", F_STR("annotation", name));
     if (!stays)
-        log_info(NULL, "an annotation changes nothing", F_STR("annotation", name),
-                 F_STR("reason",
+        log_info(NULL, "annotation ignored", F_STR("annotation", name),
+                 F_STR("detail",
                        a->effect == MEANINGLESS ? a->doc : "allow_annotations does not name it"));
     return stays;
 }
@@ -362,8 +370,8 @@ static void add_defaults(const struct config *c, struct spec *s)
     }
 }
 
-/* Mounts that document_mount() does not take are refused by who makes them, and emptyDirs that turn
- * out to be the host's. */
+/* Two kinds are refused later, when they are mounted: mounts that document_mount() does not accept,
+ * and emptyDirs that turn out to be directories of the host. */
 static int check_mounts(const struct spec *s, struct err *err)
 {
     json_t *mounts = js_get(spec_json(s), "mounts"), *m;
@@ -377,14 +385,16 @@ static int check_mounts(const struct spec *s, struct err *err)
 
         if (document_mount(m, &d, &ignored) == 0 && d.kind == DOCUMENT_MOUNT_HOST && !d.read_only &&
             !volume_is_empty_dir(d.source, &empty_dir))
-            return err_set(err, ERR_PERMISSION,
-                           "mount %.200s: it is writable, which " SHARES_NAME " forbids", d.source);
+            return err_because(err, REASON_WRITABLE_SHARE_FORBIDDEN, ERR_PERMISSION,
+                               "mount %.200s is writable, which annotation " SHARES_NAME
+                               " forbids; make it read-only",
+                               d.source);
     }
     return 0;
 }
 
-/* Writes are not worth keeping if the caller throws the container away or nothing can be written,
- * and must not be kept if they may not reach the host or not in the clear. */
+/* The scratch disk is used where writes need not outlive the VM (the CRI deletes its containers,
+ * and a read-only root has no writes), and where they must not reach the host unencrypted. */
 static enum config_rootfs settle_rootfs(const struct annotations *o, const struct spec *s)
 {
     if (o->rootfs == CONFIG_ROOTFS_AUTO &&
@@ -396,15 +406,16 @@ static enum config_rootfs settle_rootfs(const struct annotations *o, const struc
 int annotations_restrict(const struct spec *s, struct annotations *o, struct err *err)
 {
     if (o->rootfs == CONFIG_ROOTFS_SHARED)
-        return err_set(err, ERR_INVALID,
-                       "a root file system that is shared is writable, which " SHARES_NAME
-                       " forbids");
+        return err_because(
+            err, REASON_WRITABLE_SHARE_FORBIDDEN, ERR_INVALID,
+            "a root file system that is shared is writable, which annotation " SHARES_NAME
+            " forbids; use rootfs scratch");
     o->rootfs = CONFIG_ROOTFS_SCRATCH;
     o->no_writable_shares = true;
     return check_mounts(s, err);
 }
 
-/* All values of one row: a name that ends with * may have several. */
+/* Applies all values of one row; a row whose name ends with * may have several. */
 static int take_row(const struct config *c, const struct annotation *a, const struct spec *s,
                     struct annotations *o, struct err *err)
 {
@@ -430,15 +441,16 @@ int annotations_read(const struct config *c, struct spec *s, struct annotations 
                              .shared_empty_dirs = c->shared_empty_dirs };
 
     spec_annotations_keep(s, may_stay, c);
-    add_defaults(c, s); /* the administrator's own need nobody's leave */
+    add_defaults(c, s); /* after the removal: the administrator's own need not be allowed */
     for (size_t i = 0; i < ARRAY_LEN(annotations); i++)
         if (take_row(c, &annotations[i], s, &o, err) < 0)
-            return -1;
+            return err_blame(err, REASON_INVALID_ANNOTATION);
     if (o.encrypted_scratch && o.scratch_quota_mib)
-        return err_set(err, ERR_UNIMPLEMENTED,
-                       "an encrypted scratch disk keeps no quotas: with annotation " ENCRYPTED_NAME
-                       " scratch_quota_mib must be 0, and is %u",
-                       o.scratch_quota_mib);
+        return err_because(
+            err, REASON_SCRATCH_QUOTA, ERR_UNIMPLEMENTED,
+            "an encrypted scratch disk keeps no quotas: with annotation " ENCRYPTED_NAME
+            ", scratch_quota_mib must be 0, but is %u",
+            o.scratch_quota_mib);
     if (o.no_writable_shares && annotations_restrict(s, &o, err) < 0)
         return -1;
     o.rootfs = settle_rootfs(&o, s);
@@ -465,10 +477,10 @@ int annotations_contradiction(const struct annotations *first, const struct anno
                                     : str_dup(a->effect == VM_FLAG ? "true" : "false");
 
         if (differs)
-            return err_set(
-                err, ERR_STATE,
-                "annotation %s is \"%s\", and the VM runs with another value: it holds "
-                "for the whole VM, so the pod's first container (its sandbox) must have it",
+            return err_because(
+                err, REASON_INVALID_ANNOTATION, ERR_STATE,
+                "annotation %s is \"%s\", but the VM runs with another value: it applies to "
+                "the whole VM; set it on the pod's sandbox (its first container)",
                 a->name, value);
     }
     return 0;
@@ -509,7 +521,7 @@ const char *annotations_verdict(const char *name)
     return !a                         ? NULL
            : needs_leave(a)           ? "works if allowed"
            : a->effect < REFUSED      ? "works"
-           : a->effect == MEANINGLESS ? "meaningless here"
+           : a->effect == MEANINGLESS ? "ignored"
                                       : "refused";
 }
 
@@ -524,7 +536,7 @@ static void put_row(struct sbuf *out, const struct annotation *a)
     if (a->effect == REFUSED_UNLESS)
         sbuf_addf(out, "`%s`)", a->key);
     if (a->effect == VM_NUMBER)
-        sbuf_addf(out, " (0 to %u)", a->max);
+        sbuf_addf(out, " (0–%u)", a->max);
     sbuf_adds(out, " |\n");
 }
 
@@ -532,24 +544,24 @@ void annotations_print_markdown(struct sbuf *out)
 {
     sbuf_adds(out,
               "\n## Annotations\n\n"
-              "Of pods and containers, as far as containerd passes them on (`lcow config "
-              "containerd`).\nA value that makes no sense is an error. Annotations that are "
-              "not listed change nothing.\n\n"
-              "- *works if allowed*: it changes the VM or gives a container more than others have. "
-              "It takes effect if\n  `allow_annotations` names it (or its beginning and `*`); "
-              "otherwise it is removed, and the log says so (info).\n"
-              "- *works*: it only restricts a container, and is always taken.\n"
-              "- *refused*: it asks for something that lcow does not give. The container is "
+              "lcow reads these annotations of pods and containers if containerd passes them on "
+              "(`lcow config\ncontainerd`). An invalid value is an error. Annotations that are not "
+              "listed have no effect.\n\n"
+              "- *works if allowed*: it changes the VM or gives a container more privileges. "
+              "It takes effect if\n  `allow_annotations` names it (or its prefix and `*`); "
+              "otherwise it is removed and logged (info).\n"
+              "- *works*: it only restricts a container, and always takes effect.\n"
+              "- *refused*: it asks for something that lcow does not support. The container is "
               "refused.\n"
-              "- *meaningless here*: it changes nothing, and the log says so (info).\n\n"
-              "What is said of the whole VM must be an annotation of the pod (its sandbox, its "
-              "first container).\n\n"
+              "- *ignored*: it has no effect here, and is logged (info).\n\n"
+              "Annotations that apply to the whole VM must be set on the pod's sandbox (its first "
+              "container).\n\n"
               "| annotation | verdict | what it does, or what is not supported |\n|---|---|---|\n");
     for (size_t i = 0; i < ARRAY_LEN(annotations); i++)
         put_row(out, &annotations[i]);
-    sbuf_adds(out, "| `io.lcow.device/NAME` | works if allowed | a PCI device of the host, if "
-                   "`allow_devices` names it (others are refused): a PCI address, `0000:03:00.0`; "
-                   "`0000:03:00.0/2` is its virtual function 2 |\n\n"
-                   "Parameters that `lcow.kernelbootoptions` may have; any other is refused:\n");
+    sbuf_adds(out, "| `io.lcow.device/NAME` | works if allowed | PCI address of a host device that "
+                   "`allow_devices` names, such as `0000:03:00.0`; `0000:03:00.0/2` is its virtual "
+                   "function 2. Other devices are refused |\n\n"
+                   "`lcow.kernelbootoptions` may contain these parameters; others are refused:\n");
     shape_print_kernel(out);
 }

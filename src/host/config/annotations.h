@@ -1,9 +1,10 @@
-/* annotations.h - what a container's spec may choose by annotations: the table of those we know,
- * ours (io.lcow.*) and hcsshim's (reference/host.md §17). Of those that change the VM or give a
- * container more only what allow_annotations names is taken; what restricts a container is always
- * taken; what asks for something that we do not give is refused, since somebody relies on it. What
- * is not allowed or means nothing here is logged. The rest is ignored, and does not reach the guest
- * (document.h). Unlike the original, a value that makes no sense is an error. Never waits. */
+/* annotations.h - what a container's spec may choose by annotations: the table of known names, ours
+ * (io.lcow.*) and hcsshim's (docs/reference/host.md §17). Annotations that change the VM or give a
+ * container more privileges take effect only if allow_annotations names them. Those that restrict a
+ * container always take effect. Those that ask for something unsupported are refused, because the
+ * client relies on it. Annotations that are not allowed or have no effect here are logged. Unknown
+ * names are ignored and do not reach the guest (document.h). Unlike in hcsshim, an invalid value is
+ * an error. Never waits. */
 #pragma once
 #include "host/config/config.h"
 #include "host/config/cpugroup.h"
@@ -17,18 +18,18 @@ struct spec;
 struct strv;
 
 struct annotations {
-    uint32_t memory_mib, cpus;  /* 0: not said */
-    uint32_t scratch_quota_mib; /* 0: none */
-    /* Auto is left only for a container whose writes are to be kept where that is possible. */
+    uint32_t memory_mib, cpus;  /* 0: not set */
+    uint32_t scratch_quota_mib; /* 0: no limit */
+    /* AUTO remains only for a container whose writes are kept where that is possible. */
     enum config_rootfs rootfs;
-    bool shared_empty_dirs; /* of a pod: its first container's word counts … */
-    bool said_empty_dirs;   /* … and no other may contradict it */
-    bool encrypted_scratch; /* of the VM: the first container's word counts */
+    bool shared_empty_dirs; /* for the pod: its first container decides */
+    bool said_empty_dirs;   /* it was set, so no other container may contradict it */
+    bool encrypted_scratch; /* for the VM: its first container decides */
     bool privileged;        /* document_opts.privileged */
-    /* Nothing of the host is writable in the container. Checked, but for emptyDirs: whether one is
-     * the host's is known when it has been looked at. */
+    /* Nothing of the host is writable in the container. All mounts are checked except emptyDirs:
+     * whether they are directories of the host is known only when they are mounted. */
     bool no_writable_shares, said_shares;
-    /* Of the VM; 0, false or "": not said. What they mean together: shape.h. */
+    /* For the VM; 0, false or "": not set. shape.h checks them together. */
     uint32_t cpu_limit, cpu_weight, disk_iops, disk_bytes_per_s;
     uint32_t low_mmio_mib, high_mmio_mib, node_cpus, node_mib;
     bool committed, backed, deferred, no_timesync;
@@ -36,29 +37,29 @@ struct annotations {
     char numa_host[64], numa_cpus[64], numa_mib[128], numa_prefer[192];
 };
 extern const char annotations_no_writable_shares[], annotations_cpu_group[]; /* their names */
-/* Removes from the spec what the configuration does not allow, adds what the administrator gives to
- * containers that lack it, and reads the rest. Repeatable. ERR_INVALID: a value that makes no
- * sense, or two that contradict each other. ERR_UNIMPLEMENTED: something that we do not give.
- * ERR_PERMISSION: a mount that is restricted away. */
+/* Removes from the spec the annotations that the configuration does not allow, adds the
+ * administrator's defaults where they are missing, and reads the rest. Repeatable. ERR_INVALID: an
+ * invalid value, or two that contradict each other. ERR_UNIMPLEMENTED: an unsupported annotation.
+ * ERR_PERMISSION: a mount that an annotation forbids. */
 int annotations_read(const struct config *c, struct spec *s, struct annotations *ret,
                      struct err *err);
 
-/* The sandbox allows no container a writable share: this one has none, and keeps what it writes
- * in the VM, or ERR_PERMISSION. */
+/* For a container whose sandbox forbids writable shares: keeps its writes in the VM.
+ * ERR_PERMISSION if the container has a writable share. */
 int annotations_restrict(const struct spec *s, struct annotations *o, struct err *err);
-/* ERR_STATE: a later container says something else of the VM than the first. */
+/* ERR_STATE if a later container sets an annotation of the VM to another value than the first. */
 int annotations_contradiction(const struct annotations *first, const struct annotations *later,
                               struct err *err);
 /* Whether the configuration allows an annotation that needs it. */
 bool annotations_allowed(const struct config *c, const char *name);
-/* "works", "works if allowed", "refused", "meaningless here"; NULL: unknown. */
+/* "works", "works if allowed", "refused", "ignored"; NULL: unknown. */
 const char *annotations_verdict(const char *name);
 
-/* Is it a name, or a pattern with names, that allow_annotations may have? *ret_near: the nearest,
- * static, or NULL. */
+/* True if allow_annotations may contain this name, or a pattern that matches a known name.
+ * *ret_near: the nearest known name (static), or NULL. */
 bool annotations_known(const char *word, size_t len, const char **ret_near);
-/* Annotations that have an effect with this configuration: exact names, but for the devices', which
- * are a pattern. Appended. */
+/* Appends the annotations that have an effect with this configuration: exact names, and a pattern
+ * for the devices. */
 #define OPTIONS_DEVICES "io.lcow.device/*"
 void annotations_taken(const struct config *c, struct strv *ret);
 /* The table, as Markdown. */

@@ -54,23 +54,23 @@ static void refused(const char *annotations, enum err_code code, const char *par
     ASSERT_HAS(err.msg, part);
 }
 
-TEST(memory_mib)
+TEST(memory_mib_is_taken_within_its_bounds)
 {
     ASSERT_EQ(taken("io.lcow.memory_mib", "\"io.lcow.memory_mib\":\"513\"").memory_mib, 513);
-    refused("\"io.lcow.memory_mib\":\"64\"", ERR_INVALID, "from 128 to 4096");
+    refused("\"io.lcow.memory_mib\":\"64\"", ERR_INVALID, "must be 128–4096");
     refused("\"io.lcow.memory_mib\":\"1e3\"", ERR_INVALID, "\"1e3\"");
     refused("\"io.lcow.memory_mib\":\"\"", ERR_INVALID, "io.lcow.memory_mib");
-    refused("\"io.lcow.memory_mib\":\"99999999999\"", ERR_INVALID, "from 128 to 4096");
+    refused("\"io.lcow.memory_mib\":\"99999999999\"", ERR_INVALID, "must be 128–4096");
 }
 
-TEST(cpus)
+TEST(cpus_is_taken_within_its_bounds)
 {
     ASSERT_EQ(taken("io.lcow.cpus", "\"io.lcow.cpus\":\"8\"").cpus, 8);
-    refused("\"io.lcow.cpus\":\"0\"", ERR_INVALID, "from 1 to 8");
-    refused("\"io.lcow.cpus\":\"-1\"", ERR_INVALID, "from 1 to 8");
+    refused("\"io.lcow.cpus\":\"0\"", ERR_INVALID, "must be 1–8");
+    refused("\"io.lcow.cpus\":\"-1\"", ERR_INVALID, "must be 1–8");
 }
 
-TEST(rootfs)
+TEST(rootfs_is_one_of_three_words)
 {
     ASSERT_EQ(taken("io.lcow.rootfs", "\"io.lcow.rootfs\":\"shared\"").rootfs,
               CONFIG_ROOTFS_SHARED);
@@ -85,22 +85,22 @@ TEST(hcsshims_memory_is_rounded_up_to_even)
     static const char text[] = "\"" VM "computetopology.memory.sizeinmb\":\"513\"";
 
     ASSERT_EQ(taken(VM "computetopology.memory.sizeinmb", text).memory_mib, 514);
-    ASSERT_EQ(taken(NULL, text).memory_mib, 0); /* not in the list that is the default */
+    ASSERT_EQ(taken(NULL, text).memory_mib, 0); /* not in the default allow_annotations */
     ASSERT_EQ(taken("io.*", "\"io.lcow.memory_mib\":\"256\",\"" VM
                             "computetopology.memory.sizeinmb\":\"512\"")
                   .memory_mib,
               256);
-    refused("\"" VM "computetopology.memory.sizeinmb\":\"x\"", ERR_INVALID, "from 128 to 4096");
+    refused("\"" VM "computetopology.memory.sizeinmb\":\"x\"", ERR_INVALID, "must be 128–4096");
 }
 
 TEST(hcsshims_processor_count)
 {
     ASSERT_EQ(taken(VM "*", "\"" VM "computetopology.processor.count\":\"3\"").cpus, 3);
     ASSERT_EQ(taken(NULL, "\"" VM "computetopology.processor.count\":\"3\"").cpus, 0);
-    refused("\"" VM "computetopology.processor.count\":\"9\"", ERR_INVALID, "from 1 to 8");
+    refused("\"" VM "computetopology.processor.count\":\"9\"", ERR_INVALID, "must be 1–8");
 }
 
-TEST(the_list_has_whole_names_and_beginnings)
+TEST(allow_annotations_contains_names_and_prefixes)
 {
     static const char text[] = "\"io.lcow.cpus\":\"3\"";
 
@@ -109,7 +109,7 @@ TEST(the_list_has_whole_names_and_beginnings)
     ASSERT_EQ(taken("io.lcow.c*", text).cpus, 3);
     ASSERT_EQ(taken("*", text).cpus, 3);
     ASSERT_EQ(taken("", text).cpus, 0);
-    /* What is not allowed is not even looked at. */
+    /* Values of annotations that are not allowed are not checked. */
     ASSERT_EQ(taken("", "\"io.lcow.cpus\":\"nonsense\"").cpus, 0);
 }
 
@@ -144,18 +144,18 @@ TEST(writable_shares_can_be_forbidden)
             "writable");
 }
 
-TEST(two_that_contradict_each_other_are_refused)
+TEST(contradicting_annotations_about_shares_are_refused)
 {
     refused("\"" VM "fileshares.disablewritable\":\"false\","
             "\"io.microsoft.disable-unsafe-operations\":\"true\"",
-            ERR_INVALID, "contradicts");
+            ERR_INVALID, "has the opposite value");
     ASSERT(taken(NULL, "\"" VM "fileshares.disablewritable\":\"t\","
                        "\"io.microsoft.disable-unsafe-operations\":\"true\"")
                .no_writable_shares);
     refused("\"" VM "fileshares.disablewritable\":\"yes\"", ERR_INVALID, "true or false");
 }
 
-TEST(what_is_not_given_is_refused)
+TEST(unsupported_annotations_are_refused)
 {
     static const struct {
         const char *name, *asks, *does_not;
@@ -197,7 +197,7 @@ TEST(what_is_not_given_is_refused)
     refused("\"" VM "storage.scratch.encrypted\":\"perhaps\"", ERR_INVALID, "true or false");
 }
 
-TEST(an_encrypted_scratch_disk_is_always_taken)
+TEST(an_encrypted_scratch_disk_needs_no_permission)
 {
     struct annotations yes = taken("", "\"" VM "storage.scratch.encrypted\":\"true\"");
     struct annotations no = taken("*", "\"" VM "storage.scratch.encrypted\":\"false\"");
@@ -205,13 +205,13 @@ TEST(an_encrypted_scratch_disk_is_always_taken)
     ASSERT(yes.encrypted_scratch && !no.encrypted_scratch);
 }
 
-TEST(scratch_quota_mib)
+TEST(scratch_quota_mib_needs_an_unencrypted_disk)
 {
     static const char text[] = "\"io.lcow.scratch_quota_mib\":\"32\"";
 
     ASSERT_EQ(taken("io.lcow.scratch_quota_mib", text).scratch_quota_mib, 32);
-    ASSERT_EQ(taken(NULL, text).scratch_quota_mib, 0); /* not in the list that is the default */
-    refused("\"io.lcow.scratch_quota_mib\":\"much\"", ERR_INVALID, "from 0 to");
+    ASSERT_EQ(taken(NULL, text).scratch_quota_mib, 0); /* not in the default allow_annotations */
+    refused("\"io.lcow.scratch_quota_mib\":\"much\"", ERR_INVALID, "must be 0–");
     refused("\"io.lcow.scratch_quota_mib\":\"32\",\"" VM "storage.scratch.encrypted\":\"true\"",
             ERR_UNIMPLEMENTED, "keeps no quotas");
 }
@@ -227,7 +227,7 @@ TEST(privilege_is_off_unless_allowed)
     refused("\"" VM "lcow.privileged\":\"yes\"", ERR_INVALID, "true or false");
 }
 
-TEST(what_is_not_allowed_is_taken_out_of_the_spec)
+TEST(annotations_that_are_not_allowed_are_removed_from_the_spec)
 {
     static const char *const names[] = {
         VM "lcow.privileged",
@@ -255,14 +255,14 @@ TEST(what_is_not_allowed_is_taken_out_of_the_spec)
     }
 }
 
-TEST(others_change_nothing)
+TEST(unknown_annotations_have_no_effect)
 {
     struct annotations o = taken("*", "\"io.lcow.unknown\":\"1\",\"" VM "lcow.enforcer\":\"x\"");
 
     ASSERT(!o.memory_mib && !o.cpus && o.rootfs == CONFIG_ROOTFS_AUTO && !o.no_writable_shares);
 }
 
-TEST(numbers_of_the_vm)
+TEST(numbers_for_the_vm_are_checked_against_their_bounds)
 {
     static const struct {
         const char *name;
@@ -288,8 +288,8 @@ TEST(numbers_of_the_vm)
         AUTO_FREE char *text = str_format("\"%s\":\"7\"", all[i].name),
                        *more = str_format("\"%s\":\"%u\"", all[i].name, all[i].max + 1),
                        *less = str_format("\"%s\":\"-1\"", all[i].name),
-                       *why = str_format("annotation %s is \"%u\": must be from 0 to %u",
-                                         all[i].name, all[i].max + 1, all[i].max);
+                       *why = str_format("annotation %s is \"%u\": must be 0–%u", all[i].name,
+                                         all[i].max + 1, all[i].max);
         struct annotations yes = taken(all[i].name, text), no = taken("", text);
 
         ASSERT_EQ(*(uint32_t *)((char *)&yes + all[i].at), 7);
@@ -299,7 +299,7 @@ TEST(numbers_of_the_vm)
     }
 }
 
-TEST(texts_and_flags_of_the_vm)
+TEST(texts_and_flags_for_the_vm_are_read)
 {
     AUTO(sbuf_release) struct sbuf text = { 0 };
     struct annotations o =
@@ -316,10 +316,10 @@ TEST(texts_and_flags_of_the_vm)
     for (int i = 0; i < 65; i++)
         sbuf_addc(&text, 'a');
     sbuf_addc(&text, '"');
-    refused(text.data, ERR_INVALID, "must be 0 to 64 bytes");
+    refused(text.data, ERR_INVALID, "must be 0–64 bytes");
 }
 
-TEST(what_holds_for_the_vm_may_not_be_contradicted)
+TEST(a_later_container_cannot_change_settings_of_the_vm)
 {
     static const char text[] =
         "\"" VM "cpugroup.id\":\"fast\",\"" VM "computetopology.processor.limit\":\"5\"";
@@ -335,7 +335,7 @@ TEST(what_holds_for_the_vm_may_not_be_contradicted)
     ASSERT_FAIL(annotations_contradiction(&first, &flag, &err), err, ERR_STATE);
 }
 
-/* Every name of reference/host.md §17.3 to §17.6, in its order. */
+/* Every name of docs/reference/host.md §17.3 to §17.6, in its order. */
 static const char *const originals[] = {
     VM "computetopology.processor.count",
     VM "computetopology.processor.limit",
@@ -420,15 +420,15 @@ static const char *const originals[] = {
     "microsoft.com/hostprocess-container",
 };
 
-TEST(every_name_of_the_original_has_a_verdict)
+TEST(every_annotation_of_hcsshim_has_a_verdict)
 {
     for (size_t i = 0; i < ARRAY_LEN(originals); i++)
         ASSERT_STR(annotations_verdict(originals[i]) ? "" : originals[i], "");
     ASSERT(annotations_verdict("io.microsoft.unheard-of") == NULL);
 }
 
-/* A typing error in the table would be a name that nobody sends. */
-TEST(every_name_in_the_table_is_the_originals_or_ours)
+/* A misspelled name in the table would never match. */
+TEST(every_name_in_the_table_is_hcsshims_or_ours)
 {
     AUTO(sbuf_release) struct sbuf page = { 0 };
 
@@ -444,7 +444,7 @@ TEST(every_name_in_the_table_is_the_originals_or_ours)
     }
 }
 
-TEST(what_means_nothing_is_removed)
+TEST(ignored_annotations_are_removed_from_the_spec)
 {
     AUTO(config_release) struct config c;
     AUTO(spec_free)
@@ -474,7 +474,7 @@ TEST(a_sandbox_forbids_its_containers_writable_shares)
     ASSERT_FAIL(annotations_restrict(rw, &o, &err), err, ERR_PERMISSION);
 }
 
-TEST(the_administrators_defaults_fill_gaps)
+TEST(default_annotations_apply_to_containers_without_them)
 {
     AUTO(config_release) struct config c;
     AUTO(spec_free) struct spec *s = spec_with("\"io.lcow.cpus\":\"2\"", "");
@@ -485,7 +485,7 @@ TEST(the_administrators_defaults_fill_gaps)
     config_init(&c);
     strv_add(&c.default_annotations, "io.lcow.cpus=4");
     strv_add(&c.default_annotations, "io.lcow.memory_mib=512");
-    for (int i = 0; i < 2; i++) { /* a container's own counts only where it is allowed */
+    for (int i = 0; i < 2; i++) { /* a container's own value takes effect only if it is allowed */
         ASSERT_OK(annotations_read(&c, s, &o, &err), err);
         ASSERT_EQ(o.cpus, 4);
         ASSERT_EQ(o.memory_mib, 512);
@@ -497,7 +497,7 @@ TEST(the_administrators_defaults_fill_gaps)
     ASSERT_EQ(o.memory_mib, 512);
 }
 
-TEST(names_for_the_list_are_known)
+TEST(names_for_allow_annotations_are_checked)
 {
     const char *near = NULL;
 

@@ -37,7 +37,7 @@ void config_init(struct config *c)
         const struct config_key *k = &config_keys[i];
 
         if (k->def && config_key_set(c, k, k->def, &err) < 0)
-            abort(); /* the table contradicts itself */
+            abort(); /* a default in the table violates its own bounds */
     }
     c->image_dir = default_image_dir();
 }
@@ -69,7 +69,7 @@ static int refuse(const char *where, const char *what, struct config_report *rep
                   struct err *err)
 {
     if (!report)
-        return err_set(err, ERR_INVALID, "%s: %s", where, what);
+        return err_because(err, REASON_INVALID_CONFIG, ERR_INVALID, "%s: %s", where, what);
     strv_addf(&report->errors, "%s: %s", where, what);
     return 0;
 }
@@ -98,8 +98,8 @@ int config_take(struct config *c, const char *where, const char *section, const 
 
 /* ------------------------------------------------------------------ reading one file */
 
-/* The first of `wanted`, or of a comment (a semicolon behind a blank or first of all), or the end.
- */
+/* The first of: a character in `wanted`, a comment (a semicolon at the beginning or after a blank),
+ * the end. */
 static char *find(char *s, const char *wanted)
 {
     for (bool blank = true; *s && !strchr(wanted, *s) && !(blank && *s == ';'); s++)
@@ -125,7 +125,7 @@ static int take_line(struct config *c, const char *where, char *line, char **sec
     if (!*line || *line == '#' || *line == ';')
         return 0;
     if (!*at || *at == ';')
-        return refuse(where, "neither [section] nor key = value", report, err);
+        return refuse(where, "invalid line: must be [section] or key = value", report, err);
     *at++ = '\0';
     if (*line == '[') {
         free(*section);
@@ -153,7 +153,7 @@ int config_parse(struct config *c, const char *name, const char *text, size_t le
         AUTO_FREE char *line = str_ndup(text, (size_t)(stop - text));
 
         r = strlen(line) < (size_t)(stop - text)
-                ? refuse(where, "the line is not text", report, err)
+                ? refuse(where, "invalid line: it contains a NUL byte", report, err)
                 : take_line(c, where, strip(line), &section, report, err);
         next = newline ? newline + 1 : end;
     }

@@ -1,8 +1,8 @@
 /* config.h - the configuration: /etc/lcow/lcow.conf and lcow.conf.d/ (INI), one table of keys.
- * Sections may be left out, since no key is in two of them; a key below the wrong one is refused.
- * Unknown sections and keys are refused with the nearest match; a bad value names file, line, key,
- * value and what is allowed. Units are in the names of keys. Reads files of the administrator,
- * blocking; never waits otherwise.
+ * Section lines may be left out, since every key's name is unique; a key in the wrong section is an
+ * error. An error about an unknown section or key suggests the nearest one; an error about a value
+ * names file, line, key, value and what is allowed. The names of keys contain their units. Reads
+ * the administrator's files, blocking; never waits otherwise.
  * Life: config_init (defaults) -> config_load -> config_release. */
 #pragma once
 #include "base/log.h"
@@ -24,7 +24,7 @@ struct err;
 
 /* Where a container's writes to its root file system go. */
 enum config_rootfs {
-    CONFIG_ROOTFS_AUTO, /* kept in the snapshot, but for containers that the CRI throws away */
+    CONFIG_ROOTFS_AUTO, /* in the snapshot; for CRI containers, which are deleted, on scratch */
     CONFIG_ROOTFS_SCRATCH,
     CONFIG_ROOTFS_SHARED,
 };
@@ -40,6 +40,7 @@ struct config {
     enum config_rootfs rootfs;
     bool shared_empty_dirs; /* empty_dir = shared */
     bool use_template;      /* template = auto */
+    bool vsock_link;        /* link = vsock */
     uint32_t device_slots;  /* where allow_devices names something */
     /* [host] */
     char *allow_annotations; /* names, separated by blanks */
@@ -52,12 +53,13 @@ struct config {
     char *template_dir;
     uint32_t scratch_mib;
     uint32_t scratch_free_mib;
-    uint32_t scratch_quota_mib; /* 0: none */
-    uint32_t parallel_starts;   /* 0: as many as the processors can carry */
+    uint32_t scratch_quota_mib; /* 0: no limit */
+    uint32_t parallel_starts;   /* 0: two for each processor */
     uint32_t vm_uid_base, vm_uid_count;
     enum log_level log_level;
-    char *trace_endpoint; /* "": of the environment, if any */
-    /* Not of a file: "NAME=VALUE", for containers that lack NAME (runhcs' options). */
+    bool scrub_logs;
+    char *trace_endpoint; /* "": the environment's, if any */
+    /* From runhcs' options, not from a file: "NAME=VALUE", for containers that lack NAME. */
     struct strv default_annotations;
 };
 
@@ -65,42 +67,43 @@ void config_init(struct config *c);
 void config_release(struct config *c); /* repeatable */
 AUTO_VALUE(struct config, config_release);
 
-/* The file, then FILE.d/ *.conf in the order of their names; later values win. path NULL:
- * $LCOW_CONFIG, else CONFIG_PATH, which may be missing; a path that was named must exist. After a
- * failure *c may hold some of the values and can only be released. */
+/* Reads the file, then FILE.d/ *.conf in the order of their names; later values override earlier
+ * ones. path NULL: $LCOW_CONFIG, else CONFIG_PATH, which may be missing; a path that the caller or
+ * $LCOW_CONFIG names must exist. After a failure *c may hold some values and can only be released.
+ */
 int config_load(struct config *c, const char *path, struct err *err);
-/* The options table of containerd's CRI configuration, as it reaches us: TOML, of which this takes
- * tables, strings, numbers, booleans and arrays of strings, and names what it does not. The same
- * keys; allow_annotations may be an array. Fuzzed. */
+/* Reads the options table of containerd's CRI configuration, which arrives as TOML. Supported are
+ * tables, strings, numbers, booleans and arrays of strings; the error names anything else. The keys
+ * are those of the file; allow_annotations may be an array. Fuzzed. */
 int config_parse_toml(struct config *c, const char *name, const char *text, struct err *err);
 
-/* Ports for PCI devices that a VM has: none where none are allowed. */
+/* Number of ports for PCI devices that a VM has: 0 if no devices are allowed. */
 uint32_t config_pci_ports(const struct config *c);
 
-/* ---- for those who look at a configuration rather than use it */
+/* ---- for commands that show or check a configuration */
 #define CONFIG_KEYS_MAX 64
 
-/* Where values came from, and everything that is wrong. {0} is empty. */
+/* Where values came from, and all errors. {0} is empty. */
 struct config_report {
     struct strv errors;            /* "FILE:LINE: what" */
-    struct strv files;             /* those that were read */
+    struct strv files;             /* all files that were read */
     char *origin[CONFIG_KEYS_MAX]; /* "FILE:LINE" by key; NULL: default */
 };
 void config_report_release(struct config_report *r);
 AUTO_VALUE(struct config_report, config_report_release);
-/* As config_load, but errors in files are collected and reading goes on. */
+/* As config_load, but errors in files are collected and reading continues. */
 int config_read(struct config *c, const char *path, struct config_report *report, struct err *err);
-/* One file alone, or its text; name is for messages. report NULL: stops at the first error. */
+/* Parse one file, or its text; name is for messages. report NULL: stop at the first error. */
 int config_read_file(struct config *c, const char *path, struct config_report *report,
                      struct err *err);
 int config_parse(struct config *c, const char *name, const char *text, size_t len,
                  struct config_report *report, struct err *err); /* fuzzed */
-/* What one key cannot know of another. */
+/* Adds errors about keys that contradict each other. */
 void config_check(const struct config *c, struct config_report *report);
 
-/* All keys with their values: a file that config_parse reads back to the same values. meaning: each
- * below what it means and its default. With a report, each line ends with where its value came
- * from. */
+/* Prints all keys with their values as a file, from which config_parse reads the same values.
+ * meaning: with each key's description and default above it. With a report, each line ends with
+ * the origin of its value. */
 void config_print(const struct config *c, const struct config_report *report, bool meaning,
                   struct sbuf *out);
 /* [{"section", "key", "value", "origin"}], all text. */

@@ -1,6 +1,5 @@
-/* config_keys.c - THE TABLE: every key with its section, type, default, bounds and meaning. What is
- * read, printed (as a file, as a list with origins, as JSON, as a page), explained and documented
- * comes from here. */
+/* config_keys.c - the table of configuration keys: section, type, default, bounds and meaning of
+ * each. The parser, everything that `lcow config` prints and the documentation are made from it. */
 #include "base/err.h"
 #include "base/json.h"
 #include "base/str.h"
@@ -10,7 +9,7 @@
 #include <string.h>
 
 #define ORIGIN_COLUMN 40
-#define UID_LAST 4294967294u /* the one behind it means "no user" */
+#define UID_LAST 4294967294u /* 4294967295 is (uid_t)-1, "no user" */
 
 #define FIELD(f) offsetof(struct config, f)
 #define WORDS(...)                                                                                 \
@@ -19,108 +18,125 @@
     }
 const struct config_key config_keys[] = {
     { "vm", "allow_emulation", KEY_BOOL, "false", 0, 0, FIELD(allow_emulation),
-      "Run VMs by software emulation where KVM does not work. Slow, and no\n"
-      "security boundary." },
+      "Run VMs in software emulation where KVM is not available. Emulation is slow\n"
+      "and is not a security boundary." },
     { "vm", "emulation_cache_mib", KEY_U32, "0", 0, 2048, FIELD(emulation_cache_mib),
-      "Most memory of an emulated VM for translated code, 8 and more. 0: what a\n"
-      "start needs (40 for a clone of one or two CPUs). With 17 a pod takes a\n"
-      "third less memory, and its start twice the CPU time." },
+      "Maximum memory in MiB that an emulated VM uses for translated code, at\n"
+      "least 8. 0: as much as a start needs (40 for a clone with 1 or 2 CPUs).\n"
+      "With 17, a pod uses a third less memory, and its start takes twice the CPU\n"
+      "time." },
     { "vm", "memory_mib", KEY_U32, "256", CONFIG_MEMORY_MIB_MIN, CONFIG_MEMORY_MIB_MAX,
-      FIELD(memory_mib), "Memory of a VM." },
-    { "vm", "cpus", KEY_U32, "1", 1, CONFIG_CPUS_MAX, FIELD(cpus), "Virtual CPUs of a VM." },
+      FIELD(memory_mib), "Memory of a VM in MiB." },
+    { "vm", "cpus", KEY_U32, "1", 1, CONFIG_CPUS_MAX, FIELD(cpus),
+      "Number of virtual CPUs of a VM." },
     { "vm", "nested_virtualization", KEY_BOOL, "false", 0, 0, FIELD(nested_virtualization),
-      "Offer the processor's virtualization (svm, vmx) to guests. Then root\n"
-      "in a VM also reaches KVM's code for nested guests on the host." },
+      "Offer the processor's virtualization extensions (svm, vmx) to guests. Root\n"
+      "in a VM can then also reach KVM's code for nested guests on the host." },
     { "vm", "boot_timeout_s", KEY_U32, "60", 1, 120, FIELD(boot_timeout_s),
-      "A VM whose agent has not answered by then is ended." },
+      "Time limit for a boot. The shim stops a VM whose agent has not answered by\n"
+      "then." },
     { "vm", "qemu", KEY_PROGRAM, "qemu-system-x86_64", 0, 0, FIELD(qemu),
-      "QEMU: a path, or a name that is looked up in PATH." },
+      "QEMU: an absolute path, or a program's name to look up in PATH." },
     { "vm", "image_dir", KEY_PATH, NULL, 0, 0, FIELD(image_dir),
-      "Guest image: kernel, initramfs and manifest.json." },
+      "Directory of the guest image: kernel, initramfs and manifest.json." },
     { "vm", "overhead_mib", KEY_U32, "128", 0, 65536, FIELD(overhead_mib),
-      "A container with a memory limit gets a VM of that size plus this, for\n"
-      "kernel and agent." },
+      "Memory in MiB for the guest's kernel and agent. A VM for containers with a\n"
+      "memory limit gets their limit plus this." },
     { "vm", "max_memory_mib", KEY_U32, "65536", CONFIG_MEMORY_MIB_MIN, CONFIG_MEMORY_MIB_MAX,
-      FIELD(max_memory_mib), "No container's limit makes a VM larger than this." },
+      FIELD(max_memory_mib),
+      "Maximum memory of a VM in MiB, whatever its containers' limits are." },
     { "vm", "max_cpus", KEY_U32, "32", 1, CONFIG_CPUS_MAX, FIELD(max_cpus),
-      "No container's limit gives a VM more virtual CPUs than this." },
+      "Maximum number of virtual CPUs of a VM, whatever its containers' limits are." },
     { "vm", "rootfs", KEY_CHOICE, "auto", 0, 0, FIELD(rootfs),
-      "Where a container's writes to its root file system go: scratch (a disk\n"
-      "of the VM, gone with it), shared (the snapshot on the host; slower), or\n"
-      "auto: scratch for containers of the CRI, shared for all others.",
+      "Where a container's writes to its root file system are stored. scratch: on a\n"
+      "disk that is deleted with the VM; shared: in the snapshot on the host, which\n"
+      "is slower; auto: scratch for CRI containers, shared for all others.",
       WORDS("auto", "scratch", "shared") },
     { "vm", "empty_dir", KEY_EITHER, "guest", 0, 0, FIELD(shared_empty_dirs),
-      "Where a pod's emptyDir volumes are: guest (in its VM, on the scratch disk\n"
-      "or in its memory; sockets and fifos work) or shared (the kubelet's\n"
+      "Where a pod's emptyDir volumes are stored: guest (in its VM, on the scratch\n"
+      "disk or in memory; sockets and FIFOs work) or shared (the kubelet's\n"
       "directory on the host).",
       WORDS("guest", "shared") },
     { "vm", "template", KEY_EITHER, "auto", 0, 0, FIELD(use_template),
-      "Start VMs from the memory of one that was booted once: auto (where QEMU\n"
-      "can), or off (each boots on its own).",
+      "Start VMs as clones of a template, a VM that was booted once and saved:\n"
+      "auto (where QEMU supports it), or off (every VM boots).",
       WORDS("off", "auto") },
+    { "vm", "link", KEY_EITHER, "tcp", 0, 0, FIELD(vsock_link),
+      "Transport between the shim and the agent in the VM. tcp: over a tap in its\n"
+      "own network namespace. vsock: over the host's kernel module vhost_vsock,\n"
+      "which then parses data from guests in the kernel.",
+      WORDS("tcp", "vsock") },
     { "vm", "device_slots", KEY_U32, "4", 1, 14, FIELD(device_slots),
-      "PCI devices of the host that a VM can have at a time, where\n"
+      "Maximum number of PCI devices of the host that a VM can have at a time, if\n"
       "allow_devices names any." },
     { "host", "allow_annotations", KEY_WORDS, "", 0, 0, FIELD(allow_annotations),
-      "Annotations of a container that may change its VM, or give the container\n"
-      "more than others have; the guest does not see others. A name may end\n"
-      "with * (io.lcow.*)." },
+      "Annotations that may change a container's VM or give the container more\n"
+      "privileges. Others of this kind are removed. A name may end with *\n"
+      "(io.lcow.*)." },
     { "host", "allow_devices", KEY_WORDS, "", 0, 0, FIELD(allow_devices),
-      "PCI devices of the host that containers may ask for (windows.devices, an\n"
-      "annotation io.lcow.device/NAME = ADDRESS, or a device /dev/vfio/N, as CDI\n"
-      "names it): addresses (0000:03:00.0) and models (VENDOR:DEVICE, as\n"
-      "lspci -n). They must be bound to vfio-pci.\n"
+      "PCI devices of the host that containers may request by windows.devices, an\n"
+      "annotation io.lcow.device/NAME = ADDRESS, or a device /dev/vfio/N (CDI).\n"
+      "Entries are addresses (0000:03:00.0) and models (VENDOR:DEVICE, as lspci -n\n"
+      "prints them). The devices must be bound to vfio-pci, and so must the other\n"
+      "functions of their IOMMU groups.\n"
       "test:edu and test:nvme are devices that QEMU emulates, for tests." },
     { "host", "cpu_group_dir", KEY_PATH, "/etc/lcow/cpugroups", 0, 0, FIELD(cpu_group_dir),
-      "Groups of host CPUs that a VM can be bound to (annotation cpugroup.id): a\n"
-      "file for each, with its name, that holds a list of CPUs. See lcow cpugroup." },
+      "Directory of CPU groups: groups of host CPUs that a VM can be bound to\n"
+      "(annotation cpugroup.id). Each file has the name of its group and holds a\n"
+      "list of CPUs. See lcow cpugroup." },
     { "host", "hooks", KEY_EITHER, "run", 0, 0, FIELD(run_hooks),
-      "OCI hooks of a container that run on the host, as root (prestart,\n"
-      "createRuntime, poststart, poststop; nerdctl and CDI use them): run, or\n"
-      "refuse the container.",
+      "What to do with OCI hooks of a container that run on the host as root\n"
+      "(prestart, createRuntime, poststart, poststop; nerdctl and CDI use them):\n"
+      "run them, or refuse the container.",
       WORDS("refuse", "run") },
     { "host", "shim_cgroup", KEY_CGROUP, "none", 0, 0, FIELD(shim_cgroup),
-      "Cgroup of the shim: none (containerd's), pod (the pod's, with its VM: then\n"
-      "the pod pays for what the shim does for it, and its CPU limit slows the\n"
-      "shim down, too), or a path that is made if it is missing and stays.",
+      "Cgroup of the shim: none (containerd's), pod (the pod's, with its VM), or a\n"
+      "path, which is created if it is missing and not removed. With pod, the\n"
+      "shim's work counts for the pod, and the pod's CPU limit slows the shim.",
       WORDS("none", "pod") },
     { "host", "run_root", KEY_PATH, "/run/lcow", 0, 0, FIELD(run_root),
-      "A directory for each VM, with the ledger of what it owns." },
+      "Directory of the shims' state. Each VM has a directory in it, with the\n"
+      "ledger of what the VM owns." },
     { "host", "scratch_dir", KEY_PATH, "/var/lib/lcow", 0, 0, FIELD(scratch_dir),
-      "The VMs' scratch disks are here: sparse files." },
+      "Directory of the VMs' scratch disks, which are sparse files." },
     { "host", "template_dir", KEY_PATH, "/var/lib/lcow/templates", 0, 0, FIELD(template_dir),
-      "What VMs are started from (template = auto)." },
+      "Directory of the templates (template = auto)." },
     { "host", "scratch_mib", KEY_U32, "10240", SCRATCH_MIB_MIN, SCRATCH_MIB_MAX, FIELD(scratch_mib),
-      "Size of a VM's scratch disk. It takes what is written to it." },
+      "Size of a VM's scratch disk in MiB. The file uses only the space that was\n"
+      "written to." },
     { "host", "scratch_free_mib", KEY_U32, "512", 0, SCRATCH_MIB_MAX, FIELD(scratch_free_mib),
-      "No VM and no container is started while the file system of scratch_dir\n"
-      "has less than this free: scratch disks are sparse, and those that are there\n"
+      "Minimum free space in MiB in the file system of scratch_dir. With less, no\n"
+      "VM and no container starts: scratch disks are sparse, and existing ones\n"
       "grow into the same space." },
     { "host", "scratch_quota_mib", KEY_U32, "0", 0, SCRATCH_MIB_MAX, FIELD(scratch_quota_mib),
-      "What one container may write to the scratch disk, so that it cannot take\n"
-      "it all; a pod's emptyDirs count as its sandbox's. 0: no limit." },
+      "Maximum space in MiB that one container may use on the scratch disk. A\n"
+      "pod's emptyDirs count for its sandbox. 0: no limit." },
     { "host", "parallel_starts", KEY_U32, "0", 0, 4096, FIELD(parallel_starts),
-      "VMs that may start at one time; others wait for their turn. 0: two for\n"
-      "each processor." },
+      "Maximum number of VMs that start at the same time; others wait for their\n"
+      "turn. 0: two for each processor." },
     { "host", "vm_uid_base", KEY_U32, "2000000000", 1000, 4294900000u, FIELD(vm_uid_base),
-      "Each VM's QEMU runs as a user of its own, taken from the range that\n"
-      "begins here. Nobody else may use it." },
+      "First user ID of a range. Each VM's QEMU runs as a user of its own from this\n"
+      "range. Nothing else may use it." },
     { "host", "vm_uid_count", KEY_U32, "4096", 1, 65536, FIELD(vm_uid_count),
-      "Size of that range: the most VMs at one time." },
+      "Size of that range: the maximum number of VMs at the same time." },
     { "host", "log_level", KEY_LEVEL, "warn", 0, 0, FIELD(log_level),
-      "Of the shim: trace, debug, info, warn, error or off. lcow itself has\n"
-      "--log-level." },
+      "Log level of the shim: trace, debug, info, warn, error or off. The lcow\n"
+      "command has the option --log-level." },
+    { "host", "scrub_logs", KEY_BOOL, "true", 0, 0, FIELD(scrub_logs),
+      "At level trace the log has the messages between shim and guest. true:\n"
+      "without environment, arguments, annotations and credentials." },
     { "host", "trace_endpoint", KEY_URL, "", 0, 0, FIELD(trace_endpoint),
-      "Traces are sent to this OTLP collector by HTTP: http://HOST:PORT. Empty:\n"
-      "as OTEL_EXPORTER_OTLP_ENDPOINT of containerd's environment says, or not." },
+      "OTLP collector to which the shim sends traces by HTTP: http://HOST:PORT.\n"
+      "Empty: OTEL_EXPORTER_OTLP_ENDPOINT in containerd's environment names it;\n"
+      "without either, no traces are sent." },
 };
 const size_t config_n_keys = ARRAY_LEN(config_keys);
 _Static_assert(ARRAY_LEN(config_keys) <= CONFIG_KEYS_MAX,
-               "struct config_report has too little room");
+               "struct config_report needs a larger CONFIG_KEYS_MAX");
 
 /* ------------------------------------------------------------------ values */
 
-/* The words for 0, 1 and 2; the third may be NULL. */
+/* The words that stand for 0, 1 and 2; the third may be NULL. */
 static const char *const *words_of(const struct config_key *k)
 {
     static const char *const truth[3] = { "false", "true" };
@@ -128,7 +144,7 @@ static const char *const *words_of(const struct config_key *k)
     return k->type == KEY_BOOL ? truth : k->words;
 }
 
-/* -1: not one of the words. */
+/* The value that the word stands for, or -1. */
 static int word_index(const struct config_key *k, const char *value)
 {
     static const char *const as_well[2][3] = { { "no", "off", "0" }, { "yes", "on", "1" } };
@@ -202,7 +218,7 @@ static void put_allowed(const struct config_key *k, struct sbuf *out)
     const char *const *words = words_of(k);
 
     if (k->type == KEY_U32)
-        sbuf_addf(out, "%u to %u", k->min, k->max);
+        sbuf_addf(out, "%u–%u", k->min, k->max);
     else if (k->type < ARRAY_LEN(text) && text[k->type])
         sbuf_adds(out, text[k->type]);
     else
@@ -217,8 +233,7 @@ int config_key_set(void *fields, const struct config_key *k, const char *value, 
     if (set((char *)fields + k->offset, k, value) >= 0)
         return 0;
     put_allowed(k, &allowed);
-    return err_set(err, ERR_INVALID, "must be %s%s", k->type == KEY_U32 ? "from " : "",
-                   allowed.data);
+    return err_set(err, ERR_INVALID, "must be %s", allowed.data);
 }
 
 static void put_value(const struct config *c, const struct config_key *k, struct sbuf *out)
@@ -275,8 +290,8 @@ const struct config_key *config_key_find(const char *section, const char *name, 
     if (found)
         return found;
     if (elsewhere) {
-        err_set(err, ERR_INVALID, "%s belongs below [%s], not below [%s]", name, elsewhere->section,
-                section);
+        err_set(err, ERR_INVALID, "key %s belongs to section [%s], not to [%s]", name,
+                elsewhere->section, section);
         return NULL;
     }
     for (size_t i = 0; i < config_n_keys; i++)
@@ -307,9 +322,9 @@ static void put_meaning(const struct config_key *k, struct sbuf *out)
         line += n + (line[n] == '\n');
     }
     if (k->type == KEY_U32)
-        sbuf_addf(out, "# %u to %u, by default %s.\n", k->min, k->max, k->def);
+        sbuf_addf(out, "# Allowed: %u to %u. Default: %s.\n", k->min, k->max, k->def);
     else if (k->def)
-        sbuf_addf(out, "# By default %s.\n", k->def);
+        sbuf_addf(out, "# Default: %s.\n", *k->def ? k->def : "empty");
 }
 
 static const char *origin_of(const struct config_report *r, size_t i)
@@ -361,12 +376,14 @@ void config_print_json(const struct config *c, const struct config_report *repor
 void config_check(const struct config *c, struct config_report *report)
 {
     if (c->memory_mib > c->max_memory_mib)
-        strv_addf(&report->errors, "memory_mib = %u: larger than max_memory_mib = %u",
+        strv_addf(&report->errors, "memory_mib = %u: must not exceed max_memory_mib = %u",
                   c->memory_mib, c->max_memory_mib);
     if (c->cpus > c->max_cpus)
-        strv_addf(&report->errors, "cpus = %u: more than max_cpus = %u", c->cpus, c->max_cpus);
+        strv_addf(&report->errors, "cpus = %u: must not exceed max_cpus = %u", c->cpus,
+                  c->max_cpus);
     if ((uint64_t)c->vm_uid_base + c->vm_uid_count - 1 > UID_LAST)
-        strv_addf(&report->errors, "vm_uid_base = %u: with vm_uid_count = %u it goes beyond %u",
+        strv_addf(&report->errors,
+                  "vm_uid_base = %u: with vm_uid_count = %u the range exceeds user ID %u",
                   c->vm_uid_base, c->vm_uid_count, UID_LAST);
 }
 
@@ -376,24 +393,24 @@ void config_print_markdown(struct sbuf *out)
 {
     sbuf_adds(out,
               "# Configuration\n\n"
-              "Generated from the code's table by `lcow config reference`; a test keeps it so.\n\n"
-              "`" CONFIG_PATH "`, then `" CONFIG_PATH ".d/*.conf` in the order of their names; "
-              "later values\nwin. `$" CONFIG_ENV "` or `lcow --config` names another file. A "
-              "runtime in containerd's\nconfiguration may name one as `ConfigPath`, or have the "
-              "keys themselves in its `options`\ntable, which win over the file. INI: `[section]`, "
-              "`key = value`, comments begin with `#` or\n`;`. Sections may be left out. Units are "
-              "in the names of keys.\n\n"
-              "`lcow config` prints the configuration in effect as a file, `lcow config show "
-              "--origin`\nwhere each value comes from, `lcow config check` everything that is "
-              "wrong.\n");
+              "Generated from the code's table by `lcow config reference`; a test compares it.\n\n"
+              "lcow reads `" CONFIG_PATH "`, then `" CONFIG_PATH ".d/*.conf` in the order of "
+              "their names;\nlater values override earlier ones. `$" CONFIG_ENV "` or `lcow "
+              "--config` names another file. A\nruntime in containerd's configuration may name a "
+              "file as `ConfigPath`, or set the keys in its\n`options` table, which overrides the "
+              "file. The format is INI: `[section]`, `key = value`,\ncomments begin with `#` or "
+              "`;`. Section lines may be left out. The names of keys contain\ntheir units.\n\n"
+              "`lcow config` prints the configuration in effect as a file. `lcow config show "
+              "--origin` prints\nwhere each value comes from. `lcow config check` reports all "
+              "errors.\n");
     for (size_t i = 0; i < config_n_keys; i++) {
         const struct config_key *k = &config_keys[i];
 
         if (i == 0 || !str_eq(k->section, config_keys[i - 1].section))
             sbuf_addf(out, "\n## [%s]\n\n%s\n", k->section,
                       str_eq(k->section, "vm")
-                          ? "What a VM is made of, and how large it is."
-                          : "Where things are kept on the host, and what containers may choose.");
+                          ? "The parts and the size of a VM."
+                          : "Directories and limits on the host, and what containers may choose.");
         sbuf_addf(out, "\n### %s\n\n%s\n\n", k->name, k->doc);
         sbuf_adds(out, "- allowed: ");
         put_allowed(k, out);

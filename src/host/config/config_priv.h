@@ -30,14 +30,12 @@ struct config_key {
 extern const struct config_key config_keys[];
 extern const size_t config_n_keys;
 
-/* Writes the field of the struct that k->offset is of, or says what is allowed: "must be from 1 to
- * 64". */
+/* Sets the field at k->offset of fields. The error says what is allowed: "must be 1–64". */
 int config_key_set(void *fields, const struct config_key *k, const char *value, struct err *err);
-/* section "": any. NULL with the most helpful thing that can be said: nearest match, or where the
- * key belongs. */
+/* section "": any. NULL: not found; err suggests the nearest name or the key's section. */
 const struct config_key *config_key_find(const char *section, const char *name, struct err *err);
 
-/* One value met at `where` ("FILE:LINE"): set, its origin kept, its error collected. -1 unless
- * all is well or a report collects what is not. */
+/* Sets one value that was found at `where` ("FILE:LINE") and records its origin. An error goes to
+ * the report if there is one; without a report, returns -1. */
 int config_take(struct config *c, const char *where, const char *section, const char *name,
                 const char *value, struct config_report *report, struct err *err);

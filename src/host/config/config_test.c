@@ -78,21 +78,21 @@ TEST(every_key_is_read)
     ASSERT_EQ(c.log_level, LOG_DEBUG);
 }
 
-TEST(unknown_key_names_line_and_nearest)
+TEST(the_error_for_an_unknown_key_names_the_line_and_the_nearest_key)
 {
     refused("[vm]\n\nalow_emulation = true\n", "x.conf:3: unknown key alow_emulation",
             "did you mean allow_emulation?");
     refused("[vm]\nzzzzzzzzzzzzz = true\n", "x.conf:2: unknown key", "zzzz");
 }
 
-TEST(unknown_section_names_nearest)
+TEST(the_error_for_an_unknown_section_names_the_nearest_section)
 {
     refused("[hots]\nrun_rot = /x\n", "x.conf:2: unknown section [hots]", "did you mean [host]?");
 }
 
-TEST(key_in_the_wrong_section_says_where_it_belongs)
+TEST(the_error_for_a_key_in_the_wrong_section_names_the_right_one)
 {
-    refused("[host]\ncpus = 1\n", "cpus belongs below [vm]", "not below [host]");
+    refused("[host]\ncpus = 1\n", "key cpus belongs to section [vm]", "not to [host]");
 }
 
 TEST(sections_may_be_left_out)
@@ -107,13 +107,13 @@ TEST(sections_may_be_left_out)
     refused("alow_emulation = true\n", "x.conf:1: unknown key", "did you mean allow_emulation?");
 }
 
-TEST(bad_values_name_file_line_key_value_and_range)
+TEST(the_error_for_a_bad_value_names_file_line_key_value_and_range)
 {
-    refused("[vm]\nmemory_mib = 1\n", "x.conf:2: memory_mib = 1:", "from 128 to 1048576");
-    refused("[vm]\nmemory_mib = abc\n", "memory_mib = abc:", "from 128");
-    refused("[vm]\nmemory_mib = -256\n", "memory_mib = -256:", "from 128");
-    refused("[vm]\nmemory_mib = 99999999999999999999\n", "memory_mib", "from 128");
-    refused("[vm]\nmemory_mib =\n", "memory_mib = :", "must be from");
+    refused("[vm]\nmemory_mib = 1\n", "x.conf:2: memory_mib = 1:", "must be 128–1048576");
+    refused("[vm]\nmemory_mib = abc\n", "memory_mib = abc:", "must be 128–");
+    refused("[vm]\nmemory_mib = -256\n", "memory_mib = -256:", "must be 128–");
+    refused("[vm]\nmemory_mib = 99999999999999999999\n", "memory_mib", "must be 128–");
+    refused("[vm]\nmemory_mib =\n", "memory_mib = :", "must be 128–");
     refused("[vm]\nallow_emulation = maybe\n", "allow_emulation = maybe:", "true or false");
     refused("[vm]\nimage_dir = img\n", "image_dir = img:", "absolute path");
     refused("[vm]\nqemu = ./qemu\n", "qemu = ./qemu:", "program's name");
@@ -142,11 +142,11 @@ TEST(comments_blanks_and_long_lines_are_read)
     ASSERT_STR(c.run_root, "/a=b:c");
 }
 
-TEST(garbage_is_refused_with_its_line)
+TEST(an_invalid_line_is_refused_with_its_number)
 {
-    refused("[vm]\nwhat is this\n", "x.conf:2:", "neither [section] nor key = value");
-    refused("[vm\ncpus = 1\n", "x.conf:1:", "neither [section] nor key = value");
-    refused("cpus ; = 1\n", "x.conf:1:", "neither [section] nor key = value");
+    refused("[vm]\nwhat is this\n", "x.conf:2:", "invalid line: must be [section] or key = value");
+    refused("[vm\ncpus = 1\n", "x.conf:1:", "invalid line: must be [section] or key = value");
+    refused("cpus ; = 1\n", "x.conf:1:", "invalid line: must be [section] or key = value");
 
     AUTO(config_release) struct config c;
     struct err err = ERR_INIT;
@@ -156,7 +156,7 @@ TEST(garbage_is_refused_with_its_line)
     ASSERT_HAS(err.msg, "x.conf:2:");
 }
 
-TEST(what_is_printed_reads_back)
+TEST(a_printed_configuration_reads_back_the_same)
 {
     AUTO(config_release) struct config a, b;
     AUTO(sbuf_release) struct sbuf out = { 0 }, again = { 0 };
@@ -175,7 +175,7 @@ TEST(what_is_printed_reads_back)
         ASSERT(strcspn(line, "\n") <= 80 || str_starts(line, "image_dir"));
 }
 
-TEST(drop_ins_win_in_the_order_of_their_names)
+TEST(later_drop_ins_override_earlier_ones_by_name)
 {
     TEMPDIR(p);
     AUTO(config_release) struct config c;
@@ -213,7 +213,7 @@ static void report_of(struct config *c, const char *text, struct config_report *
     ASSERT_STR(report->files.v[0], path);
 }
 
-TEST(a_report_has_every_error_with_its_line)
+TEST(a_report_contains_every_error_with_its_line)
 {
     AUTO(config_release) struct config c;
     AUTO(config_report_release) struct config_report r = { 0 };
@@ -223,16 +223,16 @@ TEST(a_report_has_every_error_with_its_line)
               "  key ; = 5\n",
               &r);
     ASSERT_EQ(r.errors.n, 7);
-    ASSERT_HAS(r.errors.v[0], ":2: neither [section] nor key = value");
-    ASSERT_HAS(r.errors.v[1], ":3: cpus = 0: must be from 1 to 64");
+    ASSERT_HAS(r.errors.v[0], ":2: invalid line: must be [section] or key = value");
+    ASSERT_HAS(r.errors.v[1], ":3: cpus = 0: must be 1–64");
     ASSERT_HAS(r.errors.v[2], ":4: unknown key alow_emulation; did you mean allow_emulation?");
     ASSERT_HAS(r.errors.v[3], ":6: unknown section [hots]; did you mean [host]?");
-    ASSERT_HAS(r.errors.v[4], ":7: neither [section] nor key = value");
-    ASSERT_HAS(r.errors.v[5], ":8: memory_mib belongs below [vm], not below [hots]");
-    ASSERT_HAS(r.errors.v[6], ":9: neither [section] nor key = value");
+    ASSERT_HAS(r.errors.v[4], ":7: invalid line: must be [section] or key = value");
+    ASSERT_HAS(r.errors.v[5], ":8: key memory_mib belongs to section [vm], not to [hots]");
+    ASSERT_HAS(r.errors.v[6], ":9: invalid line: must be [section] or key = value");
 }
 
-TEST(a_report_knows_where_values_come_from)
+TEST(a_report_names_the_origin_of_each_value)
 {
     AUTO(config_release) struct config c;
     AUTO(config_report_release) struct config_report r = { 0 };
@@ -252,7 +252,7 @@ TEST(a_report_knows_where_values_come_from)
     ASSERT_HAS(plain.data, "\ncpus = 3\n");
 }
 
-TEST(keys_that_contradict_each_other_are_found)
+TEST(contradicting_keys_are_reported)
 {
     AUTO(config_release) struct config c;
     AUTO(config_report_release) struct config_report r = { 0 };
@@ -269,12 +269,12 @@ TEST(keys_that_contradict_each_other_are_found)
     c.vm_uid_base = 4294960000u;
     config_check(&c, &r);
     ASSERT_EQ(r.errors.n, 3);
-    ASSERT_HAS(r.errors.v[0], "larger than max_memory_mib = 200");
-    ASSERT_HAS(r.errors.v[1], "more than max_cpus = 2");
+    ASSERT_HAS(r.errors.v[0], "must not exceed max_memory_mib = 200");
+    ASSERT_HAS(r.errors.v[1], "must not exceed max_cpus = 2");
     ASSERT_HAS(r.errors.v[2], "vm_uid_base");
 }
 
-TEST(the_page_has_every_key)
+TEST(the_reference_page_has_every_key)
 {
     AUTO(sbuf_release) struct sbuf page = { 0 }, plain = { 0 };
     AUTO(config_release) struct config c;

@@ -1,6 +1,6 @@
-/* config_toml.c - the options table of containerd's CRI configuration, as TOML. Debian has no C
- * library for it, and what an encoder makes of such a table needs little: this reads that, and
- * names the rest instead of guessing. */
+/* config_toml.c - reads the options table of containerd's CRI configuration, which is TOML. Debian
+ * has no C library for TOML. This parser supports what encoders write for such a table, and refuses
+ * all other syntax by name. */
 #include "base/err.h"
 #include "base/str.h"
 #include "host/config/config_priv.h"
@@ -21,7 +21,8 @@ struct toml {
 
 static int refuse(const struct toml *t, const char *what)
 {
-    return err_set(t->err, ERR_INVALID, "%s:%u: %s", t->name, t->line, what);
+    return err_because(t->err, REASON_INVALID_CONFIG, ERR_INVALID, "%s:%u: %s", t->name, t->line,
+                       what);
 }
 
 static void blanks(struct toml *t)
@@ -29,7 +30,7 @@ static void blanks(struct toml *t)
     t->at += strspn(t->at, " \t");
 }
 
-/* Up to the end of the line, if nothing else is there. */
+/* Skips blanks and a comment up to the end of the line. */
 static void comment(struct toml *t)
 {
     blanks(t);
@@ -39,7 +40,7 @@ static void comment(struct toml *t)
         t->at++;
 }
 
-/* Blanks, comments and line ends. */
+/* Skips blanks, comments and line ends. */
 static void gap(struct toml *t)
 {
     for (comment(t); *t->at == '\n'; comment(t)) {
@@ -51,7 +52,7 @@ static void gap(struct toml *t)
 static int line_end(struct toml *t)
 {
     comment(t);
-    return *t->at && *t->at != '\n' ? refuse(t, "something follows the value on its line") : 0;
+    return *t->at && *t->at != '\n' ? refuse(t, "unexpected text after the value") : 0;
 }
 
 static bool is_quote(char c)
@@ -62,26 +63,26 @@ static bool is_quote(char c)
 static int string(struct toml *t, struct sbuf *out)
 {
     static const char escapes[] = "\"\\tn",
-                      characters[] = "\"\\\t\n"; /* our texts need no others */
+                      characters[] = "\"\\\t\n"; /* values of our keys need no others */
     char quote = *t->at;
 
     if (str_starts(t->at, "\"\"\"") || str_starts(t->at, "'''"))
-        return refuse(t, "a string over several lines is not taken");
-    sbuf_adds(out, ""); /* also an empty one is a string */
+        return refuse(t, "unsupported: a string over several lines");
+    sbuf_adds(out, ""); /* so that out->data is not NULL for an empty string */
     for (t->at++; *t->at != quote; t->at++) {
         const char *hit;
 
         if (!*t->at)
-            return refuse(t, "a string is not closed");
+            return refuse(t, "unterminated string");
         if ((unsigned char)*t->at < ' ' && *t->at != '\t')
-            return refuse(t, "a string is not closed on its line");
+            return refuse(t, "unterminated string at the end of the line");
         if (*t->at != '\\' || quote == '\'') {
             sbuf_addc(out, *t->at);
             continue;
         }
         hit = *++t->at ? strchr(escapes, *t->at) : NULL;
         if (!hit)
-            return refuse(t, "an escape other than \\\" \\\\ \\t \\n is not taken");
+            return refuse(t, "unsupported escape: only \\\" \\\\ \\t \\n are supported");
         sbuf_addc(out, characters[hit - escapes]);
     }
     t->at++;
@@ -97,7 +98,7 @@ static int name(struct toml *t, struct sbuf *out)
         return string(t, out);
     n = strspn(t->at, BARE);
     if (n == 0)
-        return refuse(t, "neither [table] nor key = value");
+        return refuse(t, "invalid line: must be [table] or key = value");
     sbuf_add(out, t->at, n);
     t->at += n;
     return 0;
@@ -111,15 +112,15 @@ static int bare(struct toml *t, struct sbuf *out)
         if (*t->at != '_')
             sbuf_addc(out, *t->at);
     if (out->len == 0)
-        return refuse(t, "a value is missing");
+        return refuse(t, "missing value");
     if (!str_eq(out->data, "true") && !str_eq(out->data, "false") &&
         strspn(out->data, "-0123456789") != out->len)
-        return refuse(t, "a value that is not a string, whole number, boolean or array of strings; "
-                         "text needs quotes");
+        return refuse(t, "invalid value: must be a string in quotes, an integer, a boolean or an "
+                         "array of strings");
     return 0;
 }
 
-/* ["a", 'b'] as words. */
+/* Reads ["a", 'b'] as words that are separated by blanks. */
 static int array(struct toml *t, struct sbuf *out)
 {
     sbuf_adds(out, "");
@@ -128,11 +129,11 @@ static int array(struct toml *t, struct sbuf *out)
 
         gap(t);
         if (!*t->at)
-            return refuse(t, "an array is not closed");
+            return refuse(t, "unterminated array");
         if (*t->at == ']')
             break;
         if (!is_quote(*t->at))
-            return refuse(t, "an array of anything but strings is not taken");
+            return refuse(t, "unsupported: an array of values other than strings");
         if (string(t, &word) < 0)
             return -1;
         sbuf_addf(out, "%s%s", out->len ? " " : "", word.data);
@@ -140,7 +141,7 @@ static int array(struct toml *t, struct sbuf *out)
         if (*t->at == ',')
             t->at++;
         else if (*t->at && *t->at != ']')
-            return refuse(t, "a comma is missing in an array");
+            return refuse(t, "missing comma in an array");
     }
     t->at++;
     return 0;
@@ -154,7 +155,7 @@ static int value(struct toml *t, struct sbuf *out)
     if (*t->at == '[')
         return array(t, out);
     if (*t->at == '{')
-        return refuse(t, "an inline table is not taken: write [vm] or [host]");
+        return refuse(t, "unsupported: an inline table; write [vm] or [host]");
     return bare(t, out);
 }
 
@@ -163,13 +164,13 @@ static int table(struct toml *t)
     AUTO(sbuf_release) struct sbuf section = { 0 };
 
     if (str_starts(t->at, "[["))
-        return refuse(t, "an array of tables is not taken");
+        return refuse(t, "unsupported: an array of tables");
     t->at++;
     if (name(t, &section) < 0)
         return -1;
     blanks(t);
     if (*t->at != ']')
-        return refuse(t, "a table's name is followed by no ] (tables in tables are not taken)");
+        return refuse(t, "missing ] after the table's name (nested tables are not supported)");
     t->at++;
     free(t->section);
     t->section = sbuf_take(&section);
@@ -184,8 +185,8 @@ static int pair(struct toml *t)
         return -1;
     blanks(t);
     if (*t->at != '=')
-        return refuse(t, *t->at == '.' ? "a dotted key is not taken: write [vm] or [host]"
-                                       : "neither [table] nor key = value");
+        return refuse(t, *t->at == '.' ? "unsupported: a dotted key; write [vm] or [host]"
+                                       : "invalid line: must be [table] or key = value");
     t->at++;
 
     AUTO_FREE char *where = str_format("%s:%u", t->name, t->line);
@@ -193,9 +194,9 @@ static int pair(struct toml *t)
     if (value(t, &text) < 0 || line_end(t) < 0)
         return -1;
     if (strchr(text.data, '\n'))
-        return refuse(t, "a value of several lines");
+        return refuse(t, "unsupported: a value with several lines");
     if (str_eq(key.data, "TypeUrl") || str_eq(key.data, "ConfigPath"))
-        return 0; /* containerd's own, which it leaves in the text */
+        return 0; /* containerd's own keys, which it leaves in the text */
     return config_take(t->c, where, t->section, key.data, text.data, NULL, t->err);
 }
 
@@ -205,7 +206,8 @@ int config_parse_toml(struct config *c, const char *name_, const char *text, str
     int r = 0;
 
     if (strlen(text) > TOML_MAX_BYTES)
-        return err_set(err, ERR_INVALID, "%s: more than %d bytes", name_, TOML_MAX_BYTES);
+        return err_set(err, ERR_INVALID, "%s: the text exceeds the limit of %d bytes", name_,
+                       TOML_MAX_BYTES);
     t.section = str_dup("");
     for (gap(&t); r == 0 && *t.at; gap(&t))
         r = *t.at == '[' ? table(&t) : pair(&t);

@@ -17,7 +17,7 @@ int cpugroup_check_name(const char *name, struct err *err)
     if (n > 0 && n <= CPUGROUP_NAME_MAX && ok == n)
         return 0;
     return err_set(err, ERR_INVALID,
-                   "invalid CPU group \"%.64s\": must be 1 to %d letters, digits, '.', '_' or '-'",
+                   "invalid CPU group \"%.64s\": must be 1–%d letters, digits, '.', '_' or '-'",
                    name, CPUGROUP_NAME_MAX);
 }
 
@@ -43,8 +43,8 @@ int cpugroup_read(const char *dir, const char *name, char **ret_cpus, struct err
         return -1;
     if (r == -ENOENT)
         return err_set(err, ERR_NOT_FOUND,
-                       "there is no CPU group %s; make it with: lcow cpugroup create %s CPUS", name,
-                       name);
+                       "CPU group %s does not exist; create it with: lcow cpugroup create %s CPUS",
+                       name, name);
     if (r < 0)
         return err_sys(err, -r, "read %s", path);
     text[strcspn(text, " \t\r\n")] = '\0';

@@ -47,7 +47,7 @@ static bool matches(const char *word, const struct pci_function *f)
     }
     if (pci_address(word, address) == 0)
         return str_eq(address, f->address);
-    return str_eq(word, f->address); /* a test's */
+    return str_eq(word, f->address); /* test:edu or test:nvme */
 }
 
 static bool allowed(const struct config *c, const struct pci_function *f)
@@ -76,20 +76,35 @@ static int take(const struct config *c, const char *name,
     else if (find(name, &f, err) < 0)
         return -1;
     if (!allowed(c, &f))
-        return err_set(err, ERR_PERMISSION,
-                       "PCI device %s (%04x:%04x) is not in allow_devices of the configuration",
-                       f.address, f.vendor, f.device);
+        return err_because(
+            err, REASON_DEVICE_NOT_ALLOWED, ERR_PERMISSION,
+            "PCI device %s (%04x:%04x) is not in allow_devices of the configuration; "
+            "add it there",
+            f.address, f.vendor, f.device);
     if (!is_test(name) && !str_eq(f.driver, PCI_DRIVER))
-        return err_set(err, ERR_STATE,
-                       "PCI device %s %s%s, not to " PCI_DRIVER
-                       "; do it with: driverctl set-override %s " PCI_DRIVER,
-                       f.address, f.driver[0] ? "belongs to the driver " : "is bound to no driver",
-                       f.driver, f.address);
+        return err_because(err, REASON_DEVICE_IN_USE, ERR_STATE,
+                           "PCI device %s %s%s, not to " PCI_DRIVER
+                           "; bind it with: driverctl set-override %s " PCI_DRIVER,
+                           f.address, f.driver[0] ? "is bound to driver " : "is bound to no driver",
+                           f.driver, f.address);
+    if (!is_test(name) && !f.group[0])
+        return err_because(
+            err, REASON_DEVICE_NO_IOMMU, ERR_STATE,
+            "PCI device %s has no IOMMU group; turn the IOMMU on: in the firmware, and "
+            "by the kernel's option intel_iommu=on",
+            f.address);
+    if (f.rival[0])
+        return err_because(
+            err, REASON_DEVICE_IN_USE, ERR_STATE,
+            "PCI device %s shares IOMMU group %s with %s, which is bound to driver %s; "
+            "bind that to " PCI_DRIVER " too: driverctl set-override %s " PCI_DRIVER,
+            f.address, f.group, f.rival, f.rival_driver, f.rival);
     for (size_t i = 0; i < ret->n; i++)
         if (str_eq(ret->v[i], f.address))
             return 0;
     if (ret->n == DEVICES_MAX)
-        return err_set(err, ERR_EXHAUSTED, "more than %d PCI devices in a container", DEVICES_MAX);
+        return err_set(err, ERR_EXHAUSTED, "a container can have at most %d PCI devices",
+                       DEVICES_MAX);
     strv_add(ret, f.address);
     return 0;
 }
@@ -99,7 +114,7 @@ static bool is_type(const char *type)
     return str_eq(type, "vpci-instance-id") || str_eq(type, "vpci") || str_eq(type, "gpu");
 }
 
-/* 1: it was a node of vfio. */
+/* Returns 1 if the device is a vfio node. */
 static int take_node(const struct config *c, const struct document_device *d,
                      int (*find)(const char *name, struct pci_function *ret, struct err *err),
                      int (*vfio)(uint32_t major, uint32_t minor, struct strv *ret, struct err *err),
@@ -131,8 +146,8 @@ int devices_read(const struct config *c, const struct spec *s,
 
         if (!id || !is_type(type))
             return err_set(err, ERR_INVALID,
-                           "windows.devices[%zu]: an id and an idType of vpci-instance-id, vpci or "
-                           "gpu are needed, not \"%.64s\"",
+                           "windows.devices[%zu] must have an id, and an idType of "
+                           "vpci-instance-id, vpci or gpu, not \"%.64s\"",
                            i, type ? type : "");
         if (take(c, id, find, ret, err) < 0)
             return err_wrap(err, "windows.devices[%zu]", i);
@@ -142,7 +157,7 @@ int devices_read(const struct config *c, const struct spec *s,
         if (!str_starts(key, DEVICES_ANNOTATION))
             continue;
         if (!json_is_string(item))
-            return err_set(err, ERR_INVALID, "annotation %.128s is not a text", key);
+            return err_set(err, ERR_INVALID, "annotation %.128s is not a string", key);
         if (take(c, json_string_value(item), find, ret, err) < 0)
             return err_wrap(err, "annotation %.128s", key);
     }

@@ -1,8 +1,9 @@
-/* devices.h - which PCI devices of the host a container asks for: windows.devices, as the original
- * has it, annotations io.lcow.device/NAME = ADDRESS, and vfio's nodes in linux.devices (CDI,
- * --device /dev/vfio/N), which are taken out of the spec: the VM has others. Taken is only what the
- * administrator's allow_devices names; anything else is refused, since somebody relies on it. The
- * host's driver must have let go of it (vfio-pci): we rebind nothing. Pure but for `find`. */
+/* devices.h - which PCI devices of the host a container requests: by windows.devices, as in
+ * hcsshim, by annotations io.lcow.device/NAME = ADDRESS, and by vfio nodes in linux.devices (CDI,
+ * --device /dev/vfio/N). The vfio nodes are removed from the spec, since they do not exist in the
+ * VM. A device that the administrator's allow_devices does not name is an error, because the
+ * container relies on it. The device must be bound to vfio-pci already; the shim does not rebind
+ * devices. Pure except for `find`. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -17,11 +18,11 @@ struct strv;
 #define DEVICES_MAX 16
 #define DEVICES_ANNOTATION "io.lcow.device/"
 
-/* Each once, as vmm.h's pci_add takes them. find, vfio: pci_find and pci_of_node on this host.
+/* Each device once, in the form for vmm.h's pci_add. find, vfio: pci_find and pci_of_node here.
  * ERR_INVALID, ERR_NOT_FOUND, ERR_PERMISSION, ERR_STATE (with the remedy), ERR_EXHAUSTED. */
 int devices_read(const struct config *c, const struct spec *s,
                  int (*find)(const char *name, struct pci_function *ret, struct err *err),
                  int (*vfio)(uint32_t major, uint32_t minor, struct strv *ret, struct err *err),
                  struct strv *ret, struct err *err);
-/* Is it a word that allow_devices may have: an address, VENDOR:DEVICE, test:edu, test:nvme? */
+/* True if allow_devices may contain it: an address, VENDOR:DEVICE, test:edu or test:nvme. */
 bool devices_word_ok(const char *word, size_t len);

@@ -10,10 +10,12 @@
 #include <string.h>
 
 static const struct pci_function functions[] = {
-    { "0000:03:00.0", 0x8086, 0x1572, "vfio-pci" },
-    { "0000:03:00.1", 0x8086, 0x1572, "i40e" },
-    { "0000:04:00.0", 0x10de, 0x20b0, "vfio-pci" },
-    { "0000:05:00.0", 0x10de, 0x20b0, "" },
+    { "0000:03:00.0", 0x8086, 0x1572, "vfio-pci", "12" },
+    { "0000:03:00.1", 0x8086, 0x1572, "i40e", "12" },
+    { "0000:04:00.0", 0x10de, 0x20b0, "vfio-pci", "12" },
+    { "0000:05:00.0", 0x10de, 0x20b0, "", "13" },
+    { "0000:06:00.0", 0x10de, 0x20b0, "vfio-pci", "14", "0000:06:00.1", "snd_hda_intel" },
+    { "0000:07:00.0", 0x10de, 0x20b0, "vfio-pci" },
 };
 
 static int find(const char *name, struct pci_function *ret, struct err *err)
@@ -30,7 +32,7 @@ static int find(const char *name, struct pci_function *ret, struct err *err)
     return err_set(err, ERR_NOT_FOUND, "no device");
 }
 
-/* As a host with group 12 of two functions: vfio's own node, a group, another device. */
+/* A host with vfio's own node, a group 12 of two functions, and another device. */
 static int vfio(uint32_t major, uint32_t minor, struct strv *ret, struct err *err)
 {
     if (major == 10 && minor == 196)
@@ -46,7 +48,7 @@ static int vfio(uint32_t major, uint32_t minor, struct strv *ret, struct err *er
 
 static size_t left; /* of linux.devices */
 
-/* allow_devices; what follows "annotations" in the spec, or stands beside it. */
+/* allow: allow_devices. Then the value of "annotations" in the spec, or members beside it. */
 static int read_spec(const char *allow, const char *rest, struct strv *ret, struct err *err)
 {
     AUTO_FREE char *text = str_format("{\"ociVersion\":\"1.0.2\",\"process\":{\"args\":[\"x\"],"
@@ -89,13 +91,13 @@ static void refuse(const char *allow, const char *rest, enum err_code code, cons
 
 #define ONE(value) "\"annotations\":{\"io.lcow.device/a\":\"" value "\"}"
 
-TEST(nothing_is_asked_for_and_nothing_given)
+TEST(without_a_request_there_are_no_devices)
 {
     expect("", "\"annotations\":{\"io.lcow.memory_mib\":\"512\"}", "");
     expect("0000:03:00.0", "\"annotations\":{}", "");
 }
 
-TEST(annotations_and_windows_devices_name_what_the_list_allows)
+TEST(annotations_and_windows_devices_can_request_allowed_devices)
 {
     expect("0000:03:00.0", ONE("3:0.0"), "0000:03:00.0");
     expect("03:00.0", ONE("0000:03:00.0"), "0000:03:00.0");
@@ -107,15 +109,15 @@ TEST(annotations_and_windows_devices_name_what_the_list_allows)
            "0000:04:00.0 0000:03:00.0");
 }
 
-TEST(what_the_list_does_not_name_is_refused)
+TEST(a_device_that_is_not_in_allow_devices_is_refused)
 {
     refuse("", ONE("03:00.0"), ERR_PERMISSION, "allow_devices");
     refuse("0000:04:00.0", ONE("03:00.0"), ERR_PERMISSION, "0000:03:00.0 (8086:1572)");
     refuse("8086:1571", ONE("03:00.0"), ERR_PERMISSION, "io.lcow.device/a");
 }
 
-/* Nothing but their names on the list lets them in. */
-TEST(devices_for_tests_are_off_unless_named)
+/* Only their own names in allow_devices enable them. */
+TEST(test_devices_are_refused_unless_named)
 {
     refuse("", ONE("test:edu"), ERR_PERMISSION, "allow_devices");
     refuse("0000:0000 test:nvme 0000:03:00.0", ONE("test:edu"), ERR_PERMISSION, "test:edu");
@@ -130,6 +132,19 @@ TEST(a_device_that_the_host_uses_is_refused_with_the_remedy)
     refuse("10de:20b0", ONE("05:00.0"), ERR_STATE, "no driver");
 }
 
+TEST(a_device_whose_group_the_host_uses_is_refused_with_the_remedy)
+{
+    refuse("10de:20b0", ONE("06:00.0"), ERR_STATE,
+           "PCI device 0000:06:00.0 shares IOMMU group 14 with 0000:06:00.1, which is bound to "
+           "driver snd_hda_intel");
+    refuse("10de:20b0", ONE("06:00.0"), ERR_STATE, "driverctl set-override 0000:06:00.1 vfio-pci");
+}
+
+TEST(a_device_without_an_iommu_is_refused_with_the_remedy)
+{
+    refuse("10de:20b0", ONE("07:00.0"), ERR_STATE, "intel_iommu=on");
+}
+
 #define NODE(path, major, minor)                                                                   \
     "{\"path\":\"" path "\",\"type\":\"c\",\"major\":" major ",\"minor\":" minor "}"
 #define RULE(major, minor)                                                                         \
@@ -137,8 +152,8 @@ TEST(a_device_that_the_host_uses_is_refused_with_the_remedy)
 #define NODES(nodes, rules)                                                                        \
     "\"linux\":{\"devices\":[" nodes "],\"resources\":{\"devices\":[" rules "]}}"
 
-/* As CDI and --device say it: a node and a rule with its number. */
-TEST(a_group_of_vfio_is_all_of_its_functions)
+/* CDI and --device write a node and a rule with its number. */
+TEST(a_vfio_group_stands_for_all_of_its_functions)
 {
     const char *spec = NODES(NODE("/dev/vfio/vfio", "10", "196") "," NODE(
                                  "/dev/vfio/12", "511", "0") "," NODE("/dev/fuse", "10", "229"),
@@ -152,13 +167,13 @@ TEST(a_group_of_vfio_is_all_of_its_functions)
            "device /dev/vfio/9: vfio group 9 has no PCI function");
 }
 
-TEST(a_privileged_container_does_not_ask_for_the_groups_that_it_lists)
+TEST(vfio_nodes_of_a_privileged_container_are_not_requests)
 {
     expect("", NODES(NODE("/dev/vfio/12", "511", "0"), "{\"allow\":true,\"access\":\"rwm\"}"), "");
     ASSERT_EQ(left, 1); /* optional in the VM */
 }
 
-TEST(nonsense_is_named)
+TEST(invalid_requests_are_refused)
 {
     refuse("", ONE("/etc/passwd"), ERR_INVALID, "io.lcow.device/a");
     refuse("", ONE("09:00.0"), ERR_NOT_FOUND, "io.lcow.device/a");
@@ -169,7 +184,7 @@ TEST(nonsense_is_named)
            "windows.devices[0]");
 }
 
-TEST(words_of_the_list_are_checked)
+TEST(entries_of_allow_devices_are_checked)
 {
     static const char *const good[] = { "03:00.0", "0000:03:00.0", "8086:1572", "test:edu",
                                         "test:nvme" };

@@ -14,7 +14,7 @@
 #define NODE_CPUS "computetopology.processor.numa.max-processors-per-node"
 #define HOST_NODE_MAX 63
 
-/* name: behind VM. */
+/* name: the annotation's name without the prefix VM. */
 __attribute__((format(printf, 4, 5))) static int bad(struct err *err, const char *name,
                                                      const char *value, const char *fmt, ...)
 {
@@ -23,13 +23,14 @@ __attribute__((format(printf, 4, 5))) static int bad(struct err *err, const char
     va_start(ap, fmt);
     AUTO_FREE char *why = str_vformat(fmt, ap);
     va_end(ap);
-    return err_set(err, ERR_INVALID, "annotation " VM "%s is \"%.64s\": %s", name, value, why);
+    return err_because(err, REASON_INVALID_ANNOTATION, ERR_INVALID,
+                       "annotation " VM "%s is \"%.64s\": %s", name, value, why);
 }
 
 /* --- kernel parameters --- */
 
-/* Tuning and hardening that leave alone what the host relies on: console, init, agent, modules, the
- * command line's own parameters. No value: the name alone. "#": a number up to 65536. */
+/* Parameters for tuning and hardening. They must not affect what the host relies on: console, init,
+ * agent, modules, and the parameters that the shim sets. "": the name alone. "#": 0–65536. */
 static const struct parameter {
     const char *name, *values;
 } parameters[] = {
@@ -97,8 +98,8 @@ static int check_kernel(const char *text, struct err *err)
 
         if (!is_parameter(at, n))
             return bad(err, "lcow.kernelbootoptions", text,
-                       "parameter \"%.*s\" of the kernel is not allowed; docs/configuration.md "
-                       "lists those that are, with their values",
+                       "kernel parameter \"%.*s\" is not allowed; see docs/configuration.md for "
+                       "the allowed parameters and values",
                        (int)(n > 64 ? 64 : n), at);
         at += n;
     }
@@ -111,14 +112,14 @@ void shape_print_kernel(struct sbuf *out)
         const struct parameter *p = &parameters[i];
 
         sbuf_addf(out, "\n- `%s%s%s`", p->name, *p->values ? "=" : "",
-                  *p->values == '#' ? "0 … 65536" : p->values);
+                  *p->values == '#' ? "0–65536" : p->values);
     }
     sbuf_addc(out, '\n');
 }
 
 /* --- NUMA --- */
 
-/* "0,2,255"; *ret_n 0 if the text is empty. */
+/* Parses "0,2,255"; *ret_n is 0 if the text is empty. */
 static int numbers(const char *name, const char *text, uint32_t min, uint32_t max, uint32_t *ret,
                    unsigned *ret_n, struct err *err)
 {
@@ -129,8 +130,7 @@ static int numbers(const char *name, const char *text, uint32_t min, uint32_t ma
         uint64_t number;
 
         if (n == VM_NUMA_MAX || str_to_u64(word, max, &number) < 0 || number < min)
-            return bad(err, name, text,
-                       "must be 1 to %d numbers from %u to %u with commas between them",
+            return bad(err, name, text, "must be 1–%d numbers of %u–%u, separated by commas",
                        VM_NUMA_MAX, min, max);
         ret[n++] = (uint32_t)number;
         at += strlen(word);
@@ -154,8 +154,8 @@ static int explicit_nodes(const struct annotations *o, const struct sizing *size
     if (s->n_numa != n_cpus || s->n_numa != n_mib)
         return bad(
             err, NUMA_HOST, o->numa_host,
-            "count-of-processors and count-of-memory-blocks have %u and %u numbers, must have "
-            "%u each",
+            "count-of-processors and count-of-memory-blocks have %u and %u numbers, but must "
+            "have %u each",
             n_cpus, n_mib, s->n_numa);
     for (unsigned i = 0; i < s->n_numa; i++) {
         any += host[i] == VM_NUMA_ANY;
@@ -164,7 +164,7 @@ static int explicit_nodes(const struct annotations *o, const struct sizing *size
         s->numa[i] = (struct vm_numa){ cpus[i], mib[i], host[i] };
         if ((host[i] > HOST_NODE_MAX && host[i] != VM_NUMA_ANY) || (any && any != i + 1))
             return bad(err, NUMA_HOST, o->numa_host,
-                       "must be nodes of the host, 0 to %d, or 255 for all of them", HOST_NODE_MAX);
+                       "must be host nodes, 0–%d, or 255 for each node", HOST_NODE_MAX);
     }
     if (s->n_numa && (all_cpus != size->cpus || all_mib != size->memory_mib))
         return bad(err, NUMA_CPUS, o->numa_cpus,
@@ -184,7 +184,7 @@ static int implicit_nodes(const struct annotations *o, const struct sizing *size
         return 0;
     if (!o->node_cpus || !o->node_mib || s->n_numa)
         return bad(err, NODE_CPUS, most,
-                   "with max-size-per-node %u: must be both or none, and none with " VM NUMA_HOST,
+                   "with max-size-per-node %u: set both or neither, and neither with " VM NUMA_HOST,
                    o->node_mib);
     n = (size->cpus + o->node_cpus - 1) / o->node_cpus;
     by_memory = (size->memory_mib + o->node_mib - 1) / o->node_mib;
@@ -192,8 +192,8 @@ static int implicit_nodes(const struct annotations *o, const struct sizing *size
     if (n > VM_NUMA_MAX || n > size->cpus)
         return bad(
             err, NODE_CPUS, most,
-            "with max-size-per-node %u: they make %u nodes of %u CPUs and %u MiB, must be 1 to "
-            "%d with a CPU each",
+            "with max-size-per-node %u: the result is %u nodes of %u CPUs and %u MiB, but must be "
+            "1–%d nodes with at least 1 CPU each",
             o->node_mib, n, size->cpus, size->memory_mib, VM_NUMA_MAX);
     for (uint64_t i = 0; i < n; i++)
         s->numa[i] =
@@ -227,16 +227,17 @@ int shape_of(const struct annotations *o, const struct sizing *size, struct vm_s
                           .disk_bytes_per_s = o->disk_bytes_per_s };
 
     if (*o->cpu_group && cpugroup_check_name(o->cpu_group, err) < 0)
-        return err_wrap(err, "annotation " VM "cpugroup.id is \"%s\"", o->cpu_group);
+        return err_wrap_because(err, REASON_INVALID_ANNOTATION,
+                                "annotation " VM "cpugroup.id is \"%s\"", o->cpu_group);
     if (check_kernel(o->kernel_args, err) < 0 || explicit_nodes(o, size, &s, err) < 0 ||
         implicit_nodes(o, size, &s, err) < 0 || preferred_nodes(o, &s, err) < 0)
         return -1;
     if (s.n_numa && !s.backed)
         return bad(err, "computetopology.memory.allowovercommit", "true",
-                   "must be false for NUMA nodes");
+                   "must be false with NUMA nodes");
     if (o->deferred && s.backed)
         return bad(err, "computetopology.memory.enabledeferredcommit", "true",
-                   "must be false if memory is taken at the start (fullyphysicallybacked, "
+                   "must be false if memory is allocated at the start (fullyphysicallybacked, "
                    "allowovercommit)");
     *ret = s;
     return 0;

@@ -27,14 +27,14 @@ static struct vm_shape made(const struct annotations *o)
     return s;
 }
 
-TEST(nothing_said_is_no_shape)
+TEST(without_annotations_the_shape_is_empty)
 {
     struct vm_shape s = made(&(struct annotations){ 0 });
 
     ASSERT(!s.backed && !s.kernel_args && !s.n_numa && !s.host_nodes && !s.disk_iops);
 }
 
-TEST(kernel_parameters_of_the_list_are_taken)
+TEST(listed_kernel_parameters_are_accepted)
 {
     static const char *const good[] = { "slab_nomerge", " hugepagesz=2M  hugepages=16 ",
                                         "mitigations=auto,nosmt nosmt", "hugepages=0" };
@@ -47,7 +47,7 @@ TEST(kernel_parameters_of_the_list_are_taken)
     }
 }
 
-TEST(any_other_is_refused_by_its_name)
+TEST(other_kernel_parameters_are_refused_by_name)
 {
     static const char *const bad[] = { "init=/bin/sh",
                                        "rdinit=/x",
@@ -75,7 +75,7 @@ TEST(any_other_is_refused_by_its_name)
     }
 }
 
-TEST(numa_nodes_one_by_one)
+TEST(numa_nodes_can_be_listed_one_by_one)
 {
     struct vm_shape s = made(&(struct annotations){
         .backed = true, .numa_host = "0,1", .numa_cpus = "1,3", .numa_mib = "256,768" });
@@ -85,7 +85,7 @@ TEST(numa_nodes_one_by_one)
     ASSERT_EQ(s.numa[1].memory_mib, 768);
     ASSERT_EQ(s.numa[1].host_node, 1);
     refused(&(struct annotations){ .numa_host = "0,1", .numa_cpus = "1,3", .numa_mib = "256,768" },
-            "allowovercommit is \"true\": must be false for NUMA nodes");
+            "allowovercommit is \"true\": must be false with NUMA nodes");
     refused(&(struct annotations){ .backed = true, .numa_host = "0,1", .numa_cpus = "1,3" },
             "is \"0,1\": count-of-processors and count-of-memory-blocks have 2 and 0 numbers");
     refused(
@@ -95,20 +95,20 @@ TEST(numa_nodes_one_by_one)
     refused(
         &(struct annotations){
             .backed = true, .numa_host = "0,255", .numa_cpus = "1,3", .numa_mib = "256,768" },
-        "is \"0,255\": must be nodes of the host, 0 to 63, or 255 for all of them");
+        "is \"0,255\": must be host nodes, 0–63, or 255 for each node");
     refused(
         &(struct annotations){
             .backed = true, .numa_host = "0,64", .numa_cpus = "1,3", .numa_mib = "256,768" },
         "is \"0,64\"");
     refused(&(struct annotations){ .backed = true, .numa_host = "0,", .numa_cpus = "1,3" },
-            "mapped-physical-nodes is \"0,\": must be 1 to 16 numbers from 0 to 255");
+            "mapped-physical-nodes is \"0,\": must be 1–16 numbers of 0–255");
     refused(&(struct annotations){ .backed = true, .numa_cpus = "0,4" },
-            "count-of-processors is \"0,4\": must be 1 to 16 numbers from 1 to 64");
+            "count-of-processors is \"0,4\": must be 1–16 numbers of 1–64");
     refused(&(struct annotations){ .numa_prefer = "0 1" }, "preferred-physical-nodes is \"0 1\"");
     ASSERT_EQ(made(&(struct annotations){ .numa_prefer = "0,3" }).host_nodes, 9);
 }
 
-TEST(numa_nodes_of_equal_size)
+TEST(numa_nodes_can_have_equal_size)
 {
     struct vm_shape s =
         made(&(struct annotations){ .committed = true, .node_cpus = 3, .node_mib = 400 });
@@ -117,18 +117,18 @@ TEST(numa_nodes_of_equal_size)
     ASSERT_EQ(s.numa[0].cpus + s.numa[1].cpus + s.numa[2].cpus, 4);
     ASSERT_EQ(s.numa[0].memory_mib + s.numa[1].memory_mib + s.numa[2].memory_mib, 1024);
     ASSERT_EQ(s.numa[2].host_node, VM_NUMA_ANY);
-    refused(&(struct annotations){ .committed = true, .node_cpus = 3 }, "both or none");
+    refused(&(struct annotations){ .committed = true, .node_cpus = 3 }, "set both or neither");
     refused(&(struct annotations){ .committed = true, .node_cpus = 1, .node_mib = 10 },
-            "they make 103 nodes");
+            "the result is 103 nodes");
 }
 
-TEST(memory_cannot_be_taken_at_the_start_and_later)
+TEST(memory_cannot_be_allocated_both_at_the_start_and_on_use)
 {
     refused(&(struct annotations){ .backed = true, .deferred = true }, "enabledeferredcommit");
     ASSERT(made(&(struct annotations){ .committed = true }).backed);
 }
 
-TEST(groups_of_cpus_are_files)
+TEST(cpu_groups_are_files)
 {
     AUTO(tempdir_release) struct tempdir t;
     AUTO(strv_release) struct strv names = { 0 };

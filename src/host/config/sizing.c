@@ -5,8 +5,8 @@
 #include "oci/spec.h"
 
 #define MIB (UINT64_C(1) << 20)
-#define DEFAULT_PERIOD_US 100000 /* the kernel's */
-#define QUOTA_MIN_US 1000        /* the same; less is refused */
+#define DEFAULT_PERIOD_US 100000 /* the kernel's default */
+#define QUOTA_MIN_US 1000        /* the kernel refuses less */
 
 static uint64_t at_most(uint64_t value, uint64_t max)
 {
@@ -68,8 +68,7 @@ void sizing_add(struct sizing_pod *p, const struct spec_limits *l)
     p->cpu_open = p->cpu_open || !milli(l);
 }
 
-/* A pod that nothing is said of, or whose containers may take what they like, has what a VM has by
- * default. */
+/* A pod without limits, or with a container without limits, counts with the VM's default size. */
 static uint64_t pods_need(uint64_t own, uint64_t sum, bool open, uint64_t by_default)
 {
     return own ? larger(own, sum) : open || !sum ? larger(by_default, sum) : sum;

@@ -43,7 +43,7 @@ TEST(without_limits_the_configuration_decides)
     expect("\"memory\":{\"limit\":-1},\"cpu\":{\"quota\":-1,\"period\":100000}", "", 256, 1);
 }
 
-TEST(limits_and_overhead_make_the_size)
+TEST(the_size_is_the_limits_plus_the_overhead)
 {
     expect("\"memory\":{\"limit\":536870912}", "", 512 + 128, 1);
     expect("\"memory\":{\"limit\":536870913}", "", 513 + 128, 1);
@@ -53,14 +53,14 @@ TEST(limits_and_overhead_make_the_size)
     expect("\"cpu\":{\"quota\":1}", "", 256, 1);
 }
 
-TEST(nothing_is_larger_than_the_maximum)
+TEST(the_size_does_not_exceed_the_maximum)
 {
     expect("\"memory\":{\"limit\":9223372036854775807},"
            "\"cpu\":{\"quota\":9223372036854775807,\"period\":1}",
            "", 4096, 8);
 }
 
-TEST(annotations_win_if_they_are_allowed)
+TEST(allowed_annotations_override_limits)
 {
     AUTO(config_release) struct config c;
     AUTO(spec_free)
@@ -97,7 +97,7 @@ static struct sizing_all all_of(const struct sizing_pod *pods, size_t n, uint32_
     return all;
 }
 
-TEST(a_vm_is_as_large_as_all_limits_in_it_together)
+TEST(the_size_is_the_sum_of_all_limits_in_the_vm)
 {
     const uint64_t mib = 1 << 20;
     struct sizing_pod pods[2] = {
@@ -115,7 +115,7 @@ TEST(a_vm_is_as_large_as_all_limits_in_it_together)
     ASSERT_EQ(all_of(pods, 1, 1024).memory_mib, 1024);
 }
 
-TEST(containers_count_where_their_pod_says_less)
+TEST(limits_of_containers_count_if_they_exceed_the_pods)
 {
     const struct spec_limits half = { .memory_bytes = 300 << 20, .cpu_quota = 250000 };
     const struct spec_limits open = { 0 };
@@ -130,7 +130,7 @@ TEST(containers_count_where_their_pod_says_less)
     ASSERT_EQ(all_of(&pod, 1, 0).memory_mib, 428);
 }
 
-TEST(without_limits_it_has_what_it_was_made_with)
+TEST(without_limits_the_vm_keeps_its_first_size)
 {
     const struct spec_limits small = { .memory_bytes = 10 << 20, .cpu_quota = 1000 };
     struct sizing_pod pod = { .memory_bytes = 0 };

@@ -19,13 +19,13 @@ void volumes_release(struct volumes_record *v)
     *v = (struct volumes_record){ 0 };
 }
 
-/* --- what a record says --- */
+/* --- parsing a record --- */
 
 static int check_path(const char *what, const char *path, struct err *err)
 {
     if (strlen(path) > VOLUMES_PATH_MAX)
-        return err_set(err, ERR_INVALID, "%s has %zu bytes, at most %d are allowed", what,
-                       strlen(path), VOLUMES_PATH_MAX);
+        return err_set(err, ERR_INVALID, "%s has %zu bytes; the maximum is %d", what, strlen(path),
+                       VOLUMES_PATH_MAX);
     return volume_path_is_clean(path)
                ? 0
                : err_set(err, ERR_INVALID,
@@ -41,7 +41,7 @@ static int read_options(struct volumes_record *v, struct err *err)
     if (js_arr(v->doc, "options", &list, err) < 0)
         return -1;
     if (json_array_size(list) > VOLUMES_OPTIONS_MAX)
-        return err_set(err, ERR_INVALID, "%zu mount options, at most %d are allowed",
+        return err_set(err, ERR_INVALID, "%zu mount options; the maximum is %d",
                        json_array_size(list), VOLUMES_OPTIONS_MAX);
     json_array_foreach(list, i, o)
     {
@@ -50,7 +50,8 @@ static int read_options(struct volumes_record *v, struct err *err)
 
         if (volume_option(word, &flags) < 0)
             return err_set(err, ERR_INVALID,
-                           "mount option \"%.64s\" is not supported: " VOLUME_OPTIONS, word);
+                           "unsupported mount option \"%.64s\": " VOLUME_OPTIONS " supported",
+                           word);
         v->read_only = v->read_only || flags == MS_RDONLY;
         v->options[i] = word;
     }
@@ -76,17 +77,18 @@ static int read_metadata(struct volumes_record *v, struct err *err)
             policy = text;
         else
             return err_set(err, ERR_INVALID,
-                           "metadata \"%.64s\" is not supported: fsGroup and fsGroupChangePolicy "
-                           "are, as strings",
+                           "unsupported metadata \"%.64s\": must be fsGroup or "
+                           "fsGroupChangePolicy, with a string",
                            key);
     }
     if (policy[0] && !str_eq(policy, "Always") && !str_eq(policy, "OnRootMismatch"))
         return err_set(err, ERR_INVALID,
-                       "fsGroupChangePolicy \"%.64s\" must be Always or OnRootMismatch", policy);
+                       "invalid fsGroupChangePolicy \"%.64s\": must be Always or OnRootMismatch",
+                       policy);
     if (!group)
-        return policy[0] ? err_set(err, ERR_INVALID, "fsGroupChangePolicy without fsGroup") : 0;
+        return policy[0] ? err_set(err, ERR_INVALID, "fsGroupChangePolicy needs fsGroup") : 0;
     if (str_to_u64(group, UINT32_MAX - 1, &number) < 0)
-        return err_set(err, ERR_INVALID, "fsGroup \"%.64s\" must be 0–4294967294", group);
+        return err_set(err, ERR_INVALID, "invalid fsGroup \"%.64s\": must be 0–4294967294", group);
     v->group = (uint32_t)number;
     v->group_policy = policy[0] ? policy : "Always";
     return 0;
@@ -98,7 +100,7 @@ static int read_record(struct volumes_record *v, struct err *err)
 
     v->path = v->device = v->fstype = "";
     if (!json_is_object(v->doc))
-        return err_set(err, ERR_INVALID, "it is not a JSON object");
+        return err_set(err, ERR_INVALID, "the mount info is not a JSON object");
     if (js_str(v->doc, "volume-path", &v->path, err) < 0 ||
         js_str(v->doc, "device", &v->device, err) < 0 ||
         js_str(v->doc, "fstype", &v->fstype, err) < 0 ||
@@ -106,10 +108,10 @@ static int read_record(struct volumes_record *v, struct err *err)
         check_path("the volume path", v->path, err) < 0 || check_path("device", v->device, err) < 0)
         return -1;
     if (type[0] && !str_eq(type, "block"))
-        return err_set(err, ERR_INVALID, "volume-type \"%.64s\" is not supported: block is", type);
+        return err_set(err, ERR_INVALID, "unsupported volume-type \"%.64s\": must be block", type);
     if (!str_eq(v->fstype, "ext4") && !str_eq(v->fstype, "xfs"))
         return err_set(err, ERR_INVALID,
-                       "file system type \"%.64s\" is not supported: ext4 and xfs are", v->fstype);
+                       "unsupported file system type \"%.64s\": must be ext4 or xfs", v->fstype);
     return read_options(v, err) < 0 ? -1 : read_metadata(v, err);
 }
 
@@ -134,7 +136,7 @@ static char *file_of(const char *run_root, const char *path)
     return str_format("%s/" DIR_NAME "/%s", run_root, hex);
 }
 
-/* Nobody else may say which device a VM gets. */
+/* Only root may decide which device a VM gets. */
 static int check_owner(int fd, const char *name, mode_t kind, struct err *err)
 {
     struct stat st;
@@ -143,13 +145,13 @@ static int check_owner(int fd, const char *name, mode_t kind, struct err *err)
         return err_sys(err, errno, "look at %s", name);
     if ((st.st_mode & S_IFMT) != kind || st.st_uid != geteuid() || (st.st_mode & 022))
         return err_set(err, ERR_PERMISSION,
-                       "%s must be a %s that root owns and nobody else can write: check who made "
-                       "it, and remove it",
+                       "%s must be a %s that root owns and only root can write; find out who "
+                       "created it, and remove it",
                        name, kind == S_IFDIR ? "directory" : "file");
     return 0;
 }
 
-/* 0: there is none. */
+/* Returns 0 if the record does not exist. */
 static int load(const char *run_root, const char *file, struct volumes_record *ret, struct err *err)
 {
     AUTO_FREE char *name = str_format("%s/" DIR_NAME, run_root), *text = NULL;
@@ -169,7 +171,7 @@ static int load(const char *run_root, const char *file, struct volumes_record *r
         return err_sys(err, (int)-n, "read %s", file);
     if (js_parse(text, (size_t)n, VOLUMES_INFO_MAX, &doc, err) < 0 ||
         volumes_read(doc, ret, err) < 0)
-        return err_wrap(err, "the record %s of a volume", file);
+        return err_wrap(err, "volume record %s", file);
     return 1;
 }
 
@@ -217,11 +219,11 @@ int volumes_put(const char *run_root, const struct volumes_record *v, struct err
         return -1;
     if (there && !json_equal(old.doc, v->doc))
         return err_set(err, ERR_EXISTS,
-                       "volume %s is recorded with device %s in another way already; first: lcow "
-                       "volume remove --volume-path %s",
+                       "volume %s is already recorded with device %s and other settings; remove it "
+                       "first: lcow volume remove --volume-path %s",
                        v->path, old.device, v->path);
     int r = there ? 0 : file_replace(file, text, strlen(text), 0600);
-    if (r == -ENOENT && dir_need(dir, 0700, err) == 0) /* it went with another record */
+    if (r == -ENOENT && dir_need(dir, 0700, err) == 0) /* removed together with its last record */
         r = file_replace(file, text, strlen(text), 0600);
     return r < 0 ? err_sys(err, -r, "write %s", file) : 0;
 }
@@ -232,7 +234,7 @@ int volumes_drop(const char *run_root, const char *path, struct err *err)
 
     if (unlink(file) < 0 && errno != ENOENT)
         return err_sys(err, errno, "remove %s", file);
-    (void)rmdir(dir); /* with its last record */
+    (void)rmdir(dir); /* succeeds if this was the last record */
     return 0;
 }
 
@@ -250,7 +252,7 @@ int volumes_each(const char *run_root,
         AUTO_FREE char *file = str_format("%s/%s", dir, e->d_name);
         struct err why = ERR_INIT;
 
-        if (strlen(e->d_name) != SHA256_HEX_SIZE - 1) /* one that is being written */
+        if (strlen(e->d_name) != SHA256_HEX_SIZE - 1) /* a temporary file of a writer */
             continue;
         int r = load(run_root, file, &v, &why);
         if (r != 0)

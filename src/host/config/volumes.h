@@ -1,8 +1,8 @@
-/* volumes.h - volumes that are a disk with a file system: `lcow volume add` writes a record, and a
+/* volumes.h - volumes that are a disk with a file system. `lcow volume add` writes a record. A
  * container whose mount names the volume's path gets the disk instead of a share of that path. A
- * record is `<run_root>/.volumes/<SHA-256 of the path>`, root's alone, and goes with /run: node
- * plugins publish again after a reboot. Its format is that of Kata's mountInfo.json with the path.
- * Leaf code on files of our own: never waits. */
+ * record is `<run_root>/.volumes/<SHA-256 of the path>`, accessible to root only. It does not
+ * survive a reboot, after which node plugins publish their volumes again. Its format is that of
+ * Kata's mountInfo.json plus the path. Leaf code on files of our own: never waits. */
 #pragma once
 #include "base/json.h"
 #include <stdint.h>
@@ -26,20 +26,21 @@ struct volumes_record {
 void volumes_release(struct volumes_record *v);
 AUTO_VALUE(struct volumes_record, volumes_release);
 
-/* doc, which it takes: Kata's mount info, with "volume-path". ERR_INVALID names the member. */
+/* Takes doc: Kata's mount info with "volume-path". ERR_INVALID names the invalid member. */
 int volumes_read(json_t *doc, struct volumes_record *ret, struct err *err);
-/* Whole or not at all. The same record again is fine; another one for that path is ERR_EXISTS. */
+/* Atomic. Writing the same record again succeeds; another record for that path is ERR_EXISTS. */
 int volumes_put(const char *run_root, const struct volumes_record *v, struct err *err);
-/* *ret_there: there is one for exactly this path. ERR_PERMISSION: it is not root's alone. */
+/* *ret_there: a record for exactly this path exists. ERR_PERMISSION: others than root can write
+ * it. */
 int volumes_get(const char *run_root, const char *path, struct volumes_record *ret, bool *ret_there,
                 struct err *err);
 /* The volume that path is, or is below; *ret_below: which part, "" for all of it, borrowed from
  * path; NULL: path is the kubelet's bind mount of a part, see volume_is_csi_subpath(). */
 int volumes_find(const char *run_root, const char *path, struct volumes_record *ret,
                  bool *ret_there, const char **ret_below, struct err *err);
-/* A missing one is fine. */
+/* Succeeds if the record does not exist. */
 int volumes_drop(const char *run_root, const char *path, struct err *err);
-/* Each record; one that cannot be read is passed with err set, and v has nothing. */
+/* Calls fn for each record. For an unreadable record, err is set and v is empty. */
 int volumes_each(const char *run_root,
                  void (*fn)(void *arg, const struct volumes_record *v, const struct err *err),
                  void *arg, struct err *err);

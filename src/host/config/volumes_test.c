@@ -40,7 +40,7 @@ TEST(katas_mount_info_is_read)
     ASSERT(!v.read_only && !v.group_policy && !v.options[0]);
 }
 
-TEST(what_cannot_be_is_refused_by_name)
+TEST(invalid_mount_infos_are_refused_by_name)
 {
 #define BASE "\"volume-path\":\"/v\",\"device\":\"/d\",\"fstype\":\"ext4\""
     static const struct {
@@ -52,17 +52,18 @@ TEST(what_cannot_be_is_refused_by_name)
         { "{\"volume-path\":\"/v\"}", "device \"\" is not an absolute path" },
         { "{\"volume-path\":\"/a/../v\",\"device\":\"/d\"}", "the volume path \"/a/../v\"" },
         { "{\"volume-path\":\"/v\",\"device\":\"/d\",\"fstype\":\"nfs\"}",
-          "file system type \"nfs\" is not supported: ext4 and xfs are" },
+          "unsupported file system type \"nfs\": must be ext4 or xfs" },
         { "{" BASE ",\"volume-type\":\"spdk\"}", "volume-type \"spdk\"" },
         { "{" BASE ",\"options\":[\"errors=panic\"]}",
-          "mount option \"errors=panic\" is not supported: ro, rw, noatime" },
-        { "{" BASE ",\"options\":[7]}", "mount option \"\" is not supported" },
-        { "{" BASE ",\"metadata\":{\"key\":\"x\"}}", "metadata \"key\" is not supported" },
-        { "{" BASE ",\"metadata\":{\"fsGroup\":\"-1\"}}", "fsGroup \"-1\" must be 0–4294967294" },
+          "unsupported mount option \"errors=panic\": ro, rw, noatime" },
+        { "{" BASE ",\"options\":[7]}", "unsupported mount option \"\"" },
+        { "{" BASE ",\"metadata\":{\"key\":\"x\"}}", "unsupported metadata \"key\"" },
+        { "{" BASE ",\"metadata\":{\"fsGroup\":\"-1\"}}",
+          "invalid fsGroup \"-1\": must be 0–4294967294" },
         { "{" BASE ",\"metadata\":{\"fsGroup\":\"4294967295\"}}", "must be 0–4294967294" },
         { "{" BASE ",\"metadata\":{\"fsGroup\":\"1\",\"fsGroupChangePolicy\":\"Often\"}}",
-          "fsGroupChangePolicy \"Often\" must be Always or OnRootMismatch" },
-        { "{" BASE ",\"metadata\":{\"fsGroupChangePolicy\":\"Always\"}}", "without fsGroup" },
+          "invalid fsGroupChangePolicy \"Often\": must be Always or OnRootMismatch" },
+        { "{" BASE ",\"metadata\":{\"fsGroupChangePolicy\":\"Always\"}}", "needs fsGroup" },
     };
 
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
@@ -81,7 +82,7 @@ TEST(what_cannot_be_is_refused_by_name)
     memset(path + 1, 'a', (64u << 10) - 1);
     json_t *doc = json_pack("{ss}", "volume-path", path);
     ASSERT_FAIL(volumes_read(doc, &v, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "the volume path has 65536 bytes, at most 4095 are allowed");
+    ASSERT_HAS(err.msg, "the volume path has 65536 bytes; the maximum is 4095");
 }
 
 static void put(const char *root, const char *path, const char *device)
@@ -136,7 +137,7 @@ static void count(void *arg, const struct volumes_record *v, const struct err *e
     *(unsigned *)arg += err ? 100 : 1;
 }
 
-TEST(a_record_is_roots_alone_and_not_written_over)
+TEST(only_root_can_write_a_record_and_it_is_not_overwritten)
 {
     AUTO(volumes_release) struct volumes_record v = { 0 };
     char hex[SHA256_HEX_SIZE];
@@ -152,7 +153,7 @@ TEST(a_record_is_roots_alone_and_not_written_over)
         parse("{\"volume-path\":\"/k/v\",\"device\":\"/dev/b\",\"fstype\":\"ext4\"}", &v, &err),
         err);
     ASSERT_FAIL(volumes_put(p.dir, &v, &err), err, ERR_EXISTS);
-    ASSERT_HAS(err.msg, "volume /k/v is recorded with device /dev/a in another way already");
+    ASSERT_HAS(err.msg, "volume /k/v is already recorded with device /dev/a and other settings");
     sha256_of("/k/v", 4, hex);
     AUTO_FREE char *file = str_format("%s/.volumes/%s", p.dir, hex);
     ASSERT_EQ(stat(file, &st), 0);
@@ -161,7 +162,7 @@ TEST(a_record_is_roots_alone_and_not_written_over)
 
     ASSERT_EQ(chmod(file, 0620), 0);
     ASSERT_FAIL(volumes_find(p.dir, "/k/v", &v, &there, &below, &err), err, ERR_PERMISSION);
-    ASSERT_HAS(err.msg, "must be a file that root owns and nobody else can write");
+    ASSERT_HAS(err.msg, "must be a file that root owns and only root can write");
     ASSERT_OK(volumes_each(p.dir, count, &n, &err), err);
     ASSERT_EQ(n, 100);
     ASSERT_EQ(chmod(file, 0600), 0);

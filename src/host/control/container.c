@@ -106,9 +106,11 @@ struct process *container_process(struct container *c, const char *exec_id, stru
         if (str_eq(process_exec_id(c->execs[i]), exec_id))
             return c->execs[i];
     if (init)
-        err_set(err, ERR_NOT_FOUND, "container %s has no process yet", c->p.id);
+        err_because(err, REASON_NOT_FOUND, ERR_NOT_FOUND, "container %s has no process yet",
+                    c->p.id);
     else
-        err_set(err, ERR_NOT_FOUND, "container %s has no exec %.80s", c->p.id, exec_id);
+        err_because(err, REASON_NOT_FOUND, ERR_NOT_FOUND, "container %s has no exec %.80s", c->p.id,
+                    exec_id);
     return NULL;
 }
 
@@ -180,8 +182,8 @@ void container_describe(const struct container *c, struct jsw *w)
 
 static int refuse(const struct container *c, const char *what, struct err *err)
 {
-    return err_set(err, ERR_STATE, "container %s is %s, cannot %s", c->p.id,
-                   fsm_state_name(&container_fsm, c->p.state), what);
+    return err_because(err, REASON_WRONG_STATE, ERR_STATE, "container %s is %s, cannot %s", c->p.id,
+                       fsm_state_name(&container_fsm, c->p.state), what);
 }
 
 static int start_init(struct ctx *ctx, struct container *c, struct err *err)
@@ -191,7 +193,7 @@ static int start_init(struct ctx *ctx, struct container *c, struct err *err)
     if (!held)
         return -1;
     if (!c->p.listed || !c->p.init)
-        return err_set(err, ERR_NOT_FOUND, "no container %s", c->p.id);
+        return err_because(err, REASON_NOT_FOUND, ERR_NOT_FOUND, "no container %s", c->p.id);
     if (c->p.state != CONTAINER_CREATED)
         return refuse(c, "start", err);
     if (c == c->p.pod->holder && pod_attach_network(ctx, c->p.pod, err) < 0)
@@ -199,7 +201,8 @@ static int start_init(struct ctx *ctx, struct container *c, struct err *err)
     if (c->p.state != CONTAINER_CREATED) /* killed meanwhile, or its VM died */
         return refuse(c, "start", err);
     if (c->ending)
-        return err_set(err, ERR_STATE, "container %s is being killed", c->p.id);
+        return err_because(err, REASON_WRONG_STATE, ERR_STATE, "container %s is being killed",
+                           c->p.id);
 
     /* Its end is the first instruction of the container's own program. */
     SPAN(step, ctx, vm_timeline(c->p.pod->vm), TRACK_HOST, "start container", err);
@@ -220,7 +223,8 @@ static int start_exec(struct ctx *ctx, struct container *c, const char *exec_id,
     if (c->p.state != CONTAINER_RUNNING && c->p.state != CONTAINER_CREATED)
         return refuse(c, "start a process in it", err);
     if (c->ending)
-        return err_set(err, ERR_STATE, "container %s is being killed", c->p.id);
+        return err_because(err, REASON_WRONG_STATE, ERR_STATE, "container %s is being killed",
+                           c->p.id);
     return process_start(ctx, p, err);
 }
 
@@ -228,7 +232,7 @@ int container_start(struct ctx *ctx, struct container *given, const char *exec_i
                     uint32_t *ret_pid, struct err *err)
 {
     AUTO(container_unref) struct container *c = container_ref(given);
-    struct ctx own = ctx_with_id(ctx, "cid", c->p.id);
+    struct ctx own = ctx_with_id(ctx, LK_CID, c->p.id);
     bool init = !exec_id || !exec_id[0];
     int r = init ? start_init(&own, c, err) : start_exec(&own, c, exec_id, err);
 
@@ -249,14 +253,16 @@ int container_exec(struct container *c, const struct container_exec *e, struct e
     if (registry_check_id("exec id", e->exec_id, CONTAINER_EXEC_ID_MAX, err) < 0)
         return -1;
     if (container_process(c, e->exec_id, &none))
-        return err_set(err, ERR_EXISTS, "container %s has an exec %s already", c->p.id, e->exec_id);
+        return err_because(err, REASON_ALREADY_EXISTS, ERR_EXISTS,
+                           "container %s has an exec %s already", c->p.id, e->exec_id);
     if (c->p.state != CONTAINER_RUNNING && c->p.state != CONTAINER_CREATED)
         return refuse(c, "exec", err);
     if (c->n_execs >= CONTAINER_EXECS_MAX)
         return err_set(err, ERR_EXHAUSTED, "container %s has %d execs: delete some", c->p.id,
                        CONTAINER_EXECS_MAX);
     if (spec_process_parse(e->process_json, e->process_len, e->stdio.terminal, &process, err) < 0)
-        return err_wrap(err, "exec %s in container %s", e->exec_id, c->p.id);
+        return err_wrap_because(err, REASON_INVALID_EXEC, "exec %s in container %s", e->exec_id,
+                                c->p.id);
     p = process_new(c, e->exec_id, &e->stdio, TAKE_PTR(process));
     process_created(p);
     c->execs = mem_grow(c->execs, c->n_execs, &c->execs_cap, sizeof(struct process *));
@@ -322,11 +328,12 @@ int container_kill(struct ctx *ctx, struct container *c, const char *exec_id, ui
     if (!p)
         return -1;
     if (signo < 1 || signo > PROCESS_SIGNAL_MAX)
-        return err_set(err, ERR_INVALID, "invalid signal %u for container %s: must be 1–%d", signo,
-                       c->p.id, PROCESS_SIGNAL_MAX);
+        return err_because(err, REASON_INVALID_REQUEST, ERR_INVALID,
+                           "invalid signal %u for container %s: must be 1–%d", signo, c->p.id,
+                           PROCESS_SIGNAL_MAX);
     if (all && !process_is_init(p))
-        return err_set(err, ERR_STATE, "all processes of a container, or exec %s: not both",
-                       exec_id);
+        return err_because(err, REASON_INVALID_REQUEST, ERR_STATE,
+                           "all processes of a container, or exec %s: not both", exec_id);
     if (all)
         return c == c->p.pod->holder && pod_other(c->p.pod, c, false)
                    ? pod_kill(ctx, c->p.pod, signo, err)
@@ -334,7 +341,8 @@ int container_kill(struct ctx *ctx, struct container *c, const char *exec_id, ui
     if (p == c->p.init && ends_unstarted(c, signo))
         return 0;
     if (process_state(p) == PROCESS_ST_CREATED && !process_is_starting(p))
-        return err_set(err, ERR_STATE, "exec %s of container %s was not started", exec_id, c->p.id);
+        return err_because(err, REASON_WRONG_STATE, ERR_STATE,
+                           "exec %s of container %s was not started", exec_id, c->p.id);
     return process_signal(ctx, p, signo, err);
 }
 
@@ -361,7 +369,7 @@ int container_freeze(struct ctx *ctx, struct container *given, bool frozen, stru
     if (!held)
         return -1;
     if (!c->p.listed)
-        return err_set(err, ERR_NOT_FOUND, "no container %s", c->p.id);
+        return err_because(err, REASON_NOT_FOUND, ERR_NOT_FOUND, "no container %s", c->p.id);
     if (fsm_check(&container_fsm, c->p.state, event, err) < 0 ||
         !(in = vm_enter(c->p.pod->vm, op, err)) ||
         in->guest->ops->freeze_container(ctx, in->guest, c->p.guest_id, frozen, err) < 0 ||
@@ -377,7 +385,8 @@ int container_freeze(struct ctx *ctx, struct container *given, bool frozen, stru
 static int ask_metrics(struct ctx *ctx, struct container *c, json_t **ret, struct err *err)
 {
     if (!c->p.in_guest)
-        return err_set(err, ERR_NOT_FOUND, "container %s is not in the VM", c->p.id);
+        return err_because(err, REASON_NOT_FOUND, ERR_NOT_FOUND, "container %s is not in the VM",
+                           c->p.id);
 
     AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->p.pod->vm, "read metrics", err);
 

@@ -2,10 +2,10 @@
  *
  *     NotCreated ─► Created ─► Running ◄─► Paused ─► Stopped, or Invalid
  *
- * (reference/host.md §15.1 without migration.) Life: create -> start -> … exit … -> delete. A
+ * (docs/reference/host.md §15.1 without migration.) Life: create -> start -> … exit … -> delete. A
  * failed create leaves nothing behind; if something cannot be released, the container stays,
- * Invalid, for delete to go on with. delete can be repeated and goes on where it stopped. Counted:
- * fibers that wait outlive its deletion.
+ * Invalid, and delete continues. delete can be repeated and continues at the step that failed.
+ * Reference-counted: fibers that wait for it outlive its deletion.
  *
  * Gate: create, start, delete, freeze, update, one at a time; they wait for gate and guest
  * until ctx ends. kill, stats and list wait for the guest and take no gate. exec and all queries
@@ -138,7 +138,7 @@ struct container_parts {
     bool listed;      /* not deleted */
     bool hidden;      /* a sandbox's own */
     bool forsaken;    /* containerd has given it up: nothing more of it is published */
-    bool in_guest;    /* or in doubt */
+    bool in_guest;    /* set before the call: true also if the guest's answer was lost */
     bool writes_host; /* through a share or a disk: the guest may hold writes back */
 };
 const struct container_parts *container_parts(const struct container *c);

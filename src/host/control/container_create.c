@@ -36,12 +36,12 @@ static int load_spec(struct ctx *ctx, const char *bundle, struct spec **ret, str
 
     if (bundle_read(ctx, bundle, "read the bundle", &text, &len, err) < 0) {
         if (err->sys == EFBIG)
-            err_set(err, ERR_INVALID, "%s/config.json is larger than %u MiB", bundle,
-                    SPEC_MAX_BYTES >> 20);
-        return -1;
+            err_because(err, REASON_INVALID_BUNDLE, ERR_INVALID,
+                        "%s/config.json is larger than %u MiB", bundle, SPEC_MAX_BYTES >> 20);
+        return err_blame(err, REASON_INVALID_BUNDLE);
     }
     if (spec_parse(text, len, ret, err) < 0)
-        return err_wrap(err, "%s/config.json", bundle);
+        return err_wrap_because(err, REASON_INVALID_BUNDLE, "%s/config.json", bundle);
     pods_drop_ours(*ret);
     return 0;
 }
@@ -53,8 +53,8 @@ static int check_ids(const struct pod *pod, const struct idmap *ids, struct err 
 {
     if (idmap_eq(&pod->ids, ids))
         return 0;
-    return err_set(
-        err, ERR_INVALID,
+    return err_because(
+        err, REASON_USERNS_MISMATCH, ERR_INVALID,
         "its user namespace (uids %.128s, gids %.128s) differs from that of pod %s (uids "
         "%.128s, gids %.128s): a pod has one mapping",
         ids->uid ? ids->uid : "none", ids->gid ? ids->gid : "none", pod->id,
@@ -70,8 +70,10 @@ static int enter_pod(struct container *c, struct spec *spec, struct err *err)
 
     if (spec_kind(spec, c->p.id, &c->kind, &id, err) < 0 ||
         registry_check_id("sandbox id", id, REGISTRY_ID_MAX, err) < 0 ||
-        pods_check(spec, c->kind, err) < 0 || userns_read(spec, &ids, err) < 0)
+        pods_check(spec, c->kind, err) < 0)
         return -1;
+    if (userns_read(spec, &ids, err) < 0)
+        return err_blame(err, REASON_INVALID_ID_MAPPING);
     c->own_pids = spec_namespace(spec, "pid", &path) && path[0] == '\0';
     if (pods_fit(spec, c->kind, c->kind == SPEC_WORKLOAD ? id : c->p.pod->id, err) < 0)
         return -1;
@@ -85,8 +87,8 @@ static int enter_pod(struct container *c, struct spec *spec, struct err *err)
     if (!pod)
         return err_wrap(err, "container %s", c->p.id);
     if (container_state(pod->holder) != CONTAINER_RUNNING)
-        return err_set(err, ERR_STATE, "pod %s is %s, not Running", id,
-                       fsm_state_name(&container_fsm, container_state(pod->holder)));
+        return err_because(err, REASON_WRONG_STATE, ERR_STATE, "pod %s is %s, not Running", id,
+                           fsm_state_name(&container_fsm, container_state(pod->holder)));
     if (check_ids(pod, &ids, err) < 0)
         return err_wrap(err, "container %s", c->p.id);
     pod_leave(c->p.pod, c);
@@ -232,14 +234,14 @@ static int make_in_vm(struct ctx *ctx, struct container *c, struct spec *spec, s
 static void anchor_main(void *arg)
 {
     AUTO(container_unref) struct container *c = arg;
-    struct ctx ctx = ctx_background(c->r->o.loop, "cid", c->p.id);
+    struct ctx ctx = ctx_background(c->r->o.loop, LK_CID, c->p.id);
     struct err err = ERR_INIT;
     bool by_us = true;
 
     if (anchor_wait(&ctx, c->anchor, &by_us, &err) == 0 && !by_us && c->p.listed) {
         c->anchor_lost = true; /* one that is being created has no process yet to kill */
         forsaken_obey(c->r);   /* before anything of its end is published */
-        log_warn(&ctx, "the container's process on the host was killed: so is the container");
+        log_warn(&ctx, "the container's anchor process was killed; killing the container");
         /* As Kill with all: with a holder its pod. If containerd has given up the holder, it still
          * wants the others. */
         if ((c->p.forsaken ? container_kill_alone(&ctx, c, 9, &err)
@@ -269,7 +271,8 @@ static int spawn_anchor(struct ctx *ctx, struct container *c, const struct spec 
     const char *netns = "", *cgroup = spec_cgroups_path(spec);
     bool own_netns = spec_namespace(spec, "network", &netns) && !netns[0];
     /* The first container's cgroup is the VM's too, and goes with it. */
-    bool with_vm = str_eq(cgroup, vm->cgroup_path);
+    bool with_vm = str_eq(cgroup, vm->cgroup_path), set = false;
+    int adj;
     /* A hook that enters its namespaces must not find the host's there. */
     struct anchor_opts o = { .id = c->p.id,
                              .netns = netns,
@@ -277,12 +280,15 @@ static int spawn_anchor(struct ctx *ctx, struct container *c, const struct spec 
                              .apart = c->hooks != NULL,
                              .ledger = vm->ledger };
 
-    if (!with_vm && cgroup_make(cgroup, vm->ledger, &c->cgroup, err) < 0)
-        return err_wrap(err, "cgroup of the container");
+    if (!with_vm && cgroup_make(ctx, cgroup, vm->ledger, &c->cgroup, err) < 0)
+        return err_wrap_because(err, REASON_CGROUP_FAILED, "cgroup of the container");
     o.cgroup = with_vm ? vm->cgroup : c->cgroup;
-    o.oom_score_adj = spec_oom_score_adj(spec, &o.set_oom_score_adj);
+    adj = spec_oom_score_adj(spec, &set);
+    if (set && vm_raise_oom_score(ctx, c->p.pod->vm, adj, err) < 0)
+        return -1;
     if (anchor_spawn(ctx, &o, &c->anchor, err) < 0)
         return err_wrap(err, "the container's process on the host");
+    cgroup_settle(c->cgroup);
     c->p.pid = (uint32_t)anchor_pid(c->anchor);
     if (c == c->p.pod->holder)
         pod_set_netns(c->p.pod, spec, c->p.pid);
@@ -321,7 +327,7 @@ static void journal_output(struct ctx *ctx, struct container *c, const char *out
 {
     c->log_uri = without_arguments(out);
     log_journal(ctx, "output",
-                (const struct log_field[]){ F_STR("pod-id", c->p.pod->id),
+                (const struct log_field[]){ F_STR(LK_POD_ID, c->p.pod->id),
                                             F_STR("name", c->log_name),
                                             F_STR("log-directory", c->log_dir),
                                             F_STR("stdout", c->log_uri),
@@ -336,11 +342,11 @@ static int check_empty_dirs(struct container *c, const struct annotations *o, st
     if (c == pod->holder)
         pod->shares_empty_dirs = o->shared_empty_dirs;
     if (o->said_empty_dirs && o->shared_empty_dirs != pod->shares_empty_dirs)
-        return err_set(err, ERR_INVALID,
-                       "annotation io.lcow.empty_dir is \"%s\", and \"%s\" in its pod %s: it holds "
-                       "for the whole pod, set it there",
-                       o->shared_empty_dirs ? "shared" : "guest",
-                       pod->shares_empty_dirs ? "shared" : "guest", pod->id);
+        return err_because(err, REASON_INVALID_ANNOTATION, ERR_INVALID,
+                           "annotation io.lcow.empty_dir is \"%s\", and \"%s\" in its pod %s: it "
+                           "applies to the whole pod; set it on the pod",
+                           o->shared_empty_dirs ? "shared" : "guest",
+                           pod->shares_empty_dirs ? "shared" : "guest", pod->id);
     return 0;
 }
 
@@ -365,19 +371,22 @@ static int make(struct ctx *ctx, struct container *c, struct spec *spec,
     /* Before enter_pod, which reads annotations too: only what is allowed may be left by then. */
     if (check_room(ctx, c, err) < 0 ||
         hooks_read(spec, c->r->o.config->run_hooks, &c->hooks, err) < 0 ||
-        annotations_read(c->r->o.config, spec, &options, err) < 0 || enter_pod(c, spec, err) < 0 ||
-        devices_read(c->r->o.config, spec, find_pci, find_vfio, &devices, err) < 0 ||
-        registry_need_vm(ctx, c->r, spec, &options, err) < 0)
+        annotations_read(c->r->o.config, spec, &options, err) < 0 || enter_pod(c, spec, err) < 0)
+        return -1;
+    if (devices_read(c->r->o.config, spec, find_pci, find_vfio, &devices, err) < 0)
+        return err_blame(err, REASON_DEVICE_FAILED);
+    if (registry_need_vm(ctx, c->r, spec, &options, err) < 0)
         return -1;
     if (vm_parts(c->r->vm)->wishes.no_writable_shares && !options.no_writable_shares &&
         annotations_restrict(spec, &options, err) < 0)
         return -1;
     pod_set_vm(c->p.pod, c->r->vm);
     if (devices.n && c->p.pod->ids.uid)
-        return err_set(err, ERR_INVALID,
-                       "PCI device %s: a container with a user namespace cannot have it, since its "
-                       "device nodes belong to root of the VM; set hostUsers: true",
-                       devices.v[0]);
+        return err_because(
+            err, REASON_USERNS_DEVICE, ERR_INVALID,
+            "PCI device %s: a container with a user namespace cannot have it, since its "
+            "device nodes belong to root of the VM; set hostUsers: true",
+            devices.v[0]);
     if (check_empty_dirs(c, &options, err) < 0)
         return -1;
     c->no_writable_shares = options.no_writable_shares;
@@ -401,7 +410,7 @@ static int make(struct ctx *ctx, struct container *c, struct spec *spec,
     if (r < 0 || ctx_check(ctx, err) < 0)
         return -1;
     if (vm_state(c->p.pod->vm) != VM_RUNNING)
-        return err_set(err, ERR_UNAVAILABLE, "the VM has ended meanwhile");
+        return err_because(err, REASON_VM_ENDED, ERR_UNAVAILABLE, "the VM has exited");
     if (c->anchor_lost)
         return err_set(err, ERR_UNAVAILABLE, "the container's process on the host was killed");
     process_created(c->p.init);
@@ -419,15 +428,17 @@ static int check(struct registry *r, const struct container_create *cc, struct e
     if (registry_check_id("container id", cc->id, REGISTRY_ID_MAX, err) < 0)
         return -1;
     if (cc->checkpoint && cc->checkpoint[0])
-        return err_set(err, ERR_UNIMPLEMENTED,
-                       "a VM's container cannot be restored from a checkpoint");
+        return err_because(err, REASON_UNSUPPORTED, ERR_UNIMPLEMENTED,
+                           "a VM's container cannot be restored from a checkpoint");
     if (!cc->bundle || cc->bundle[0] != '/')
-        return err_set(err, ERR_INVALID, "bundle \"%.128s\" is not an absolute path",
-                       cc->bundle ? cc->bundle : "");
+        return err_because(err, REASON_INVALID_BUNDLE, ERR_INVALID,
+                           "bundle \"%.128s\" is not an absolute path",
+                           cc->bundle ? cc->bundle : "");
     if (r->closing)
-        return err_set(err, ERR_UNAVAILABLE, "the shim is shutting down");
+        return err_because(err, REASON_SHIM_LEAVING, ERR_UNAVAILABLE, "the shim is shutting down");
     if (registry_find(r, cc->id, &none))
-        return err_set(err, ERR_EXISTS, "container %s exists already", cc->id);
+        return err_because(err, REASON_ALREADY_EXISTS, ERR_EXISTS, "container %s exists already",
+                           cc->id);
     return cc->spec ? 0 : sandbox_admits(r, cc->id, err);
 }
 
@@ -454,7 +465,7 @@ static struct container *add(struct registry *r, const struct container_create *
 /* Everything is released, whether the client is still there or not; what cannot be stays listed. */
 static void undo(struct container *c, struct err *err)
 {
-    struct ctx own = ctx_background(c->r->o.loop, "cid", c->p.id);
+    struct ctx own = ctx_background(c->r->o.loop, LK_CID, c->p.id);
     struct ctx limited = ctx_with_timeout(&own, CONTAINER_UNDO_LIMIT);
     struct err lost = ERR_INIT;
 
@@ -463,9 +474,10 @@ static void undo(struct container *c, struct err *err)
         registry_drop(c->r, c);
         return;
     }
-    log_error(&own, "a failed create is not rolled back; delete goes on with it", F_ERR(&lost));
+    log_error(&own, "rolling back a failed create is incomplete; Delete will continue it",
+              F_ERR(&lost));
     /* Nothing of it runs, and a client that waits for its end or that of its output (a containerd
-     * that lost the call and found the container) must not wait for ever. */
+     * that lost the call and found the container) must not wait without limit. */
     if (c->p.init) {
         process_close_io(c->p.init);
         process_end(c->p.init, EXIT_LOST, false);
@@ -496,7 +508,7 @@ int container_create(struct ctx *ctx, struct registry *r, const struct container
 
     AUTO(container_unref) struct container *c = add(r, cc);
     struct ctx limited = ctx_with_timeout(ctx, CONTAINER_CREATE_LIMIT);
-    struct ctx own = ctx_with_id(&limited, "cid", c->p.id);
+    struct ctx own = ctx_with_id(&limited, LK_CID, c->p.id);
     int n = create(&own, c, cc, err);
 
     if (c->p.listed)
@@ -516,6 +528,6 @@ int container_create(struct ctx *ctx, struct registry *r, const struct container
                                               .terminal = cc->stdio.terminal,
                                               .rootfs = cc->rootfs,
                                               .n_rootfs = cc->n_rootfs });
-    log_info(&own, "container created", F_U("pid", c->p.pid));
+    log_info(&own, "container created", F_U(LK_PID, c->p.pid));
     return 0;
 }

@@ -52,7 +52,7 @@ static void watch_oom(struct ctx *ctx, struct container *c)
 static void oom_main(void *arg)
 {
     AUTO(container_unref) struct container *c = arg;
-    struct ctx ctx = ctx_background(c->r->o.loop, "cid", c->p.id);
+    struct ctx ctx = ctx_background(c->r->o.loop, LK_CID, c->p.id);
 
     watch_oom(&ctx, c);
     c->oom_watched = false;
@@ -72,7 +72,7 @@ static void await_execs(struct ctx *ctx, struct container *c, uint64_t limit, ui
     for (size_t i = 0; i < c->n_execs; i++)
         if (process_state(c->execs[i]) == PROCESS_ST_RUNNING) {
             log_warn(ctx, "the guest reports no exit of an exec, but its container has ended",
-                     F_STR("eid", process_exec_id(c->execs[i])));
+                     F_STR(LK_EID, process_exec_id(c->execs[i])));
             process_end(c->execs[i], status, true);
         }
 }
@@ -132,7 +132,7 @@ static void end_created(struct container *c)
 static void end_created_main(void *arg)
 {
     AUTO(container_unref) struct container *c = arg;
-    struct ctx ctx = ctx_background(c->r->o.loop, "cid", c->p.id);
+    struct ctx ctx = ctx_background(c->r->o.loop, LK_CID, c->p.id);
     struct err err = ERR_INIT;
 
     if (c->end_ask) {

@@ -34,12 +34,12 @@ static int run_kind(struct ctx *ctx, struct container *c, const char *kind, cons
         int r = run_one(ctx, c, &hook, status, err);
 
         if (r < 0)
-            err_wrap(err, "hook %s[%zu] (%.200s)", kind, i, hook.path);
+            err_wrap_because(err, REASON_HOOK_FAILED, "hook %s[%zu] (%.200s)", kind, i, hook.path);
         hook_release(&hook);
         if (r < 0 && !lenient)
             return -1;
         if (r < 0)
-            log_warn(ctx, "a hook failed; going on without it", F_ERR(err));
+            log_warn(ctx, "a hook failed; continuing without it", F_ERR(err));
         err_clear(err);
     }
     return 0;

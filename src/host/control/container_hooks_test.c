@@ -47,6 +47,7 @@ TEST_VIRTUAL(a_hook_of_create_that_fails_fails_it_and_what_it_made_is_cleaned_up
     r.host.hook_fails = "/cr1";
     ASSERT_FAIL(fixture_try_create(&r, ctx, "a", &err), err, ERR_STATE);
     ASSERT_STR(err.msg, "create container a: hook createRuntime[0] (/cr1): exit status 3: broken");
+    ASSERT_EQ(err.reason, REASON_HOOK_FAILED);
     ASSERT_STR(ran.data, "/pre creating;/cr1 creating;/pp1 stopped;/pp2 stopped;");
     expect_gone(&r, ctx, "a");
     fixture_close(&r, ctx);
@@ -84,6 +85,7 @@ TEST_VIRTUAL(hooks_are_refused_before_anything_is_made)
     fixture_write_spec(&r, "a", ",\"hooks\":{\"createContainer\":[{\"path\":\"/in\"}]}");
     ASSERT_FAIL(fixture_try_create(&r, ctx, "a", &err), err, ERR_INVALID);
     ASSERT_HAS(err.msg, "create container a: hook createContainer[0] (/in) is not possible");
+    ASSERT_EQ(err.reason, REASON_UNSUPPORTED);
     ASSERT_EQ(r.vms, 0);
     ASSERT(!ran.data);
     fixture_close(&r, ctx);

@@ -44,7 +44,7 @@ static void refresh(struct ctx *ctx, struct container *c)
         return;
     c->list_failed = true;
     log_warn(ctx, "the guest did not list a container's processes; answering with those last known",
-             F_STR("cid", c->p.id), F_ERR(&err));
+             F_STR(LK_CID, c->p.id), F_ERR(&err));
 }
 
 static const char *exec_of(const struct container *c, const struct guest_listed *g)

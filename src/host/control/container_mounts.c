@@ -60,6 +60,13 @@ int container_share_ids(const struct container *c, const struct idmap *ids, stru
     return idmap_with(ids, config->vm_uid_base, config->vm_uid_count, ret, err);
 }
 
+static int mount_failed(const struct document_mount *d, struct err *err)
+{
+    return err_wrap_because(
+        err, err->code == ERR_NOT_FOUND ? REASON_MOUNT_SOURCE_MISSING : REASON_MOUNT_FAILED,
+        "mount %s on %s", d->source, d->destination);
+}
+
 static int open_share(struct ctx *ctx, struct container *c, const struct document_mount *d,
                       const struct idmap *ids, struct mount_entry *entry, bool *ret_drop,
                       struct err *err)
@@ -68,9 +75,9 @@ static int open_share(struct ctx *ctx, struct container *c, const struct documen
                                     d->top_only && !c->no_writable_shares, d->follow, &entry->ids };
 
     if (ids->uid && container_share_ids(c, ids, &entry->ids, err) < 0)
-        return err_wrap(err, "mount %s on %s", d->source, d->destination);
+        return mount_failed(d, err);
     if (tree_open(ctx, d->source, &opts, &entry->tree, err) < 0)
-        return err_wrap(err, "mount %s on %s", d->source, d->destination);
+        return mount_failed(d, err);
     if (entry->tree.writable) {
         entry->read_only = false;
         document_mount_writable(entry->json);
@@ -84,10 +91,11 @@ static int refuse_disk(const struct container *c, const char *what, const char *
 {
     if (!c->p.pod->ids.uid)
         return 0;
-    return err_set(err, ERR_INVALID,
-                   "%s %.200s: a container with a user namespace cannot have a disk, since its ids "
-                   "are not mapped; use a directory, or set hostUsers: true",
-                   what, path);
+    return err_because(
+        err, REASON_USERNS_DEVICE, ERR_INVALID,
+        "%s %.200s: a container with a user namespace cannot have a disk, since its ids "
+        "are not mapped; use a directory, or set hostUsers: true",
+        what, path);
 }
 
 static int open_disk(struct ctx *ctx, struct container *c, const struct document_mount *d,
@@ -102,7 +110,7 @@ static int open_disk(struct ctx *ctx, struct container *c, const struct document
     entry->kind = MOUNT_DISK;
     entry->raw = d->raw;
     if (blockimage_open(ctx, d->source, kind, d->read_only, &entry->disk, err) < 0)
-        return err_wrap(err, "mount %s on %s", d->source, d->destination);
+        return mount_failed(d, err);
     return 0;
 }
 
@@ -115,7 +123,7 @@ static int open_volume(struct ctx *ctx, struct container *c, const struct docume
     };
 
     if (pod_take_disk(ctx, c->p.pod, d->source, &entry.volume, &entry.disk, &entry.below, err) < 0)
-        return err_wrap(err, "mount %s on %s", d->source, d->destination);
+        return mount_failed(d, err);
     *ret_there = entry.volume != NULL;
     if (!entry.volume)
         return 0;
@@ -144,14 +152,15 @@ static int open_one(struct ctx *ctx, struct container *c, json_t *json, struct m
         return -1;
     if (d.kind == DOCUMENT_MOUNT_HOST && !local && c != c->p.pod->holder &&
         pod_take_volume(ctx, c->p.pod, d.source, json, &local, err) < 0)
-        return err_wrap(err, "mount %s on %s", d.source, d.destination);
+        return mount_failed(&d, err);
     if (local)
         return 0;
     if (d.kind == DOCUMENT_MOUNT_HOST && !d.read_only && c->no_writable_shares)
-        return err_set(err, ERR_PERMISSION,
-                       "mount %.200s: it is writable and, though an emptyDir, on the host, which "
-                       "%s forbids",
-                       d.source, annotations_no_writable_shares);
+        return err_because(
+            err, REASON_WRITABLE_SHARE_FORBIDDEN, ERR_PERMISSION,
+            "mount %.200s: it is writable and, though an emptyDir, on the host, which "
+            "%s forbids",
+            d.source, annotations_no_writable_shares);
     entry.read_only = d.read_only;
     entry.recursive = d.recursive;
     r = d.kind == DOCUMENT_MOUNT_HOST ? open_share(ctx, c, &d, &ids, &entry, ret_drop, err)
@@ -194,7 +203,7 @@ static int open_device(struct ctx *ctx, struct container *c, const struct spec *
         return -1;
     entry.read_only = !d.writable;
     if (blockimage_open_number(ctx, d.major, d.minor, !d.writable, &entry.disk, err) < 0)
-        return err_wrap(err, "device %s", d.path);
+        return err_wrap_because(err, REASON_MOUNT_FAILED, "device %s", d.path);
     entry.source = str_dup(d.path);
     add(m, &entry);
     return 0;
@@ -285,7 +294,8 @@ static int share_one(struct ctx *ctx, struct container *c, struct mount_entry *m
 
     if ((m->kind == MOUNT_SHARE ? share_tree(ctx, c, m, &path, err)
                                 : attach_disk(ctx, c, m, &path, err)) < 0)
-        return err_wrap(err, "%s %s", m->kind == MOUNT_DEVICE ? "device" : "mount", m->source);
+        return err_wrap_because(err, REASON_MOUNT_FAILED, "%s %s",
+                                m->kind == MOUNT_DEVICE ? "device" : "mount", m->source);
     if (m->kind == MOUNT_DEVICE)
         device_set_symlink(m->json, path, m->read_only);
     else

@@ -1,5 +1,5 @@
 /* A container's mounts and devices over the fake VMM and a scripted guest: what becomes a disk,
- * what a share, what stays in the VM; and that it is taken back. */
+ * what a share, what stays in the VM; and that delete releases it. */
 #include "fixture/registry_fixture.h"
 #include "host/config/volumes.h"
 
@@ -24,7 +24,7 @@ static void write_linux(struct fixture *r, const char *id, const char *linux_par
     ASSERT_EQ(file_write(path, text, strlen(text), 0600), 0);
 }
 
-TEST_VIRTUAL(images_and_block_devices_become_disks_and_are_taken_back)
+TEST_VIRTUAL(images_and_block_devices_become_disks_and_are_released)
 {
     struct fixture r = { 0 };
     struct err err = ERR_INIT;
@@ -75,7 +75,7 @@ TEST_VIRTUAL(a_disk_that_cannot_be_opened_names_the_mount_and_leaves_nothing)
     fixture_close(&r, ctx);
 }
 
-TEST_VIRTUAL(an_empty_dir_of_a_pod_is_no_share_unless_that_is_wanted)
+TEST_VIRTUAL(an_empty_dir_of_a_pod_is_not_a_share_unless_configured)
 {
     struct fixture r = { .guest_opts.container_ns = 100 * NS_PER_S };
     struct err err = ERR_INIT;
@@ -120,11 +120,12 @@ TEST_VIRTUAL(an_empty_dir_of_the_host_is_shared_if_the_pod_says_so)
     fixture_write_spec(&r, "w", ANNOTATED("container", NO_WRITABLE) EMPTY_MOUNT);
     ASSERT_FAIL(fixture_try_create(&r, ctx, "w", &err), err, ERR_PERMISSION);
     ASSERT_HAS(err.msg, "though an emptyDir, on the host");
+    ASSERT_EQ(err.reason, REASON_WRITABLE_SHARE_FORBIDDEN);
     ASSERT_OK(registry_close(ctx, r.registry, &err), err);
     fixture_close(&r, ctx);
 }
 
-TEST_VIRTUAL(an_empty_dir_in_the_vm_is_no_writable_share)
+TEST_VIRTUAL(an_empty_dir_in_the_vm_is_not_a_writable_share)
 {
     struct fixture r = { .guest_opts.container_ns = 100 * NS_PER_S };
     struct err err = ERR_INIT;

@@ -95,7 +95,8 @@ struct container {
     bool hooks_begun;                 /* and those of poststop have not */
 };
 
-/* Inside the gate: releases what there is; goes on where it stopped. */
+/* Inside the gate: releases what the container holds. Repeated, it continues at the step that
+ * failed. */
 int container_release(struct ctx *ctx, struct container *c, struct err *err);
 bool container_has_running_execs(const struct container *c);
 void container_push(struct container *c, unsigned event_kind); /* unless it is hidden */

@@ -24,7 +24,7 @@ TEST_VIRTUAL(twenty_creates_at_once_share_one_vm)
     fixture_close(&r, ctx);
 }
 
-TEST_VIRTUAL(a_boot_that_fails_fails_all_who_wait_for_it)
+TEST_VIRTUAL(a_failed_boot_fails_all_calls_that_wait_for_it)
 {
     struct fixture r = { .vmm_opts.start = { FAKE_FAIL, 100 * NS_PER_MS } };
     struct client c[3];
@@ -132,7 +132,7 @@ TEST_VIRTUAL(a_delete_waits_for_an_exec_that_is_being_started)
     r.host.step = slow_io;
     go(&start, &r, &root, "a", start_main);
     start.exec = "x";
-    ASSERT_EQ(fixture_wait(&r, &root, "a", ""), 0); /* not held up for ever */
+    ASSERT_EQ(fixture_wait(&r, &root, "a", ""), 0); /* bounded */
     ASSERT(!start.done);
     go(&remove, &r, &root, "a", delete_main);
     pass(&root, 10 * NS_PER_S);
@@ -146,7 +146,7 @@ TEST_VIRTUAL(a_delete_waits_for_an_exec_that_is_being_started)
     fixture_close(&r, ctx);
 }
 
-TEST_VIRTUAL(a_stuck_reader_delays_the_exit_but_not_for_ever)
+TEST_VIRTUAL(a_stuck_reader_delays_the_exit_for_a_bounded_time)
 {
     struct fixture r = { .guest_opts.process_ns = NS_PER_MS, .host.io_stuck = true };
     struct ctx root = ctx_root(ctx->loop);
@@ -353,7 +353,7 @@ TEST_VIRTUAL(a_dead_path_does_not_hold_up_the_end_of_the_vm)
     fixture_close(&r, &root);
 }
 
-TEST_VIRTUAL(a_create_without_a_limit_does_not_wait_for_ever_for_a_path)
+TEST_VIRTUAL(a_create_without_a_deadline_waits_a_bounded_time_for_a_path)
 {
     struct fixture r = { .host.rootfs_ns = 100000 * NS_PER_S };
     struct ctx root = ctx_root(ctx->loop);

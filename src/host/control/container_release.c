@@ -1,6 +1,6 @@
 /* container_release.c - Delete: releases what container_create made, in reverse order. Each step
- * clears its field when it is done, so that a repetition goes on where it stopped. What was in a
- * guest or VM that is gone went with it. */
+ * clears its field when it is done, so that a repeated Delete continues at the step that failed.
+ * Steps in a guest or VM that has ended are skipped: its end released everything in it. */
 #include "base/exit_code.h"
 #include "base/log.h"
 #include "base/loop.h"
@@ -73,7 +73,8 @@ static int delete_in_guest(struct ctx *ctx, struct container *c, struct err *err
  * Calls into the VM are counted one by one, and never while a path of a client is opened: that may
  * hang, and what a dead VM owned is cleaned up only when all have left. */
 
-/* Before the call that makes it real: a failure leaves it in doubt. */
+/* Recorded before the call that creates it: if that call's answer is lost, release must still undo
+ * it. */
 static void hold(struct container *c, int kind, uint64_t id)
 {
     c->holdings = mem_grow(c->holdings, c->n_holdings, &c->holdings_cap, sizeof(*c->holdings));
@@ -224,8 +225,8 @@ static int delete_exec(struct container *c, const char *exec_id, struct containe
     if (!p)
         return -1;
     if (process_is_alive(p))
-        return err_set(err, ERR_STATE, "exec %s of container %s runs: kill it first", exec_id,
-                       c->p.id);
+        return err_because(err, REASON_WRONG_STATE, ERR_STATE,
+                           "exec %s of container %s runs: kill it first", exec_id, c->p.id);
     process_end(p, 0, false); /* never started */
     fill_deleted(p, ret);
     forget(c, p);
@@ -253,7 +254,7 @@ static int delete_members(struct ctx *ctx, struct container *holder, struct err 
     struct container *c;
 
     while (holder == holder->p.pod->holder && (c = pod_other(holder->p.pod, holder, false))) {
-        log_warn(ctx, "deleting an ended container with its pod", F_STR("cid", c->p.id));
+        log_warn(ctx, "deleting an exited container with its pod", F_STR(LK_CID, c->p.id));
         if (container_discard(ctx, c, err) < 0)
             return -1;
     }
@@ -263,7 +264,8 @@ static int delete_members(struct ctx *ctx, struct container *holder, struct err 
 static int refuse_running(const struct container *c, struct err *err)
 {
     if (c->p.state == CONTAINER_RUNNING || c->p.state == CONTAINER_PAUSED)
-        return err_set(err, ERR_STATE, "container %s runs: kill it first", c->p.id);
+        return err_because(err, REASON_WRONG_STATE, ERR_STATE, "container %s runs: kill it first",
+                           c->p.id);
     return 0;
 }
 
@@ -275,9 +277,11 @@ static int delete_container(struct ctx *ctx, struct container *c, struct contain
     if (refuse_running(c, err) < 0)
         return -1;
     if (c->p.state == CONTAINER_CREATED && container_has_running_execs(c))
-        return err_set(err, ERR_STATE, "an exec of container %s runs: kill it first", c->p.id);
+        return err_because(err, REASON_WRONG_STATE, ERR_STATE,
+                           "an exec of container %s runs: kill it first", c->p.id);
     if (alive)
-        return err_set(err, ERR_STATE, "pod %s still has container %s", c->p.id, alive->p.id);
+        return err_because(err, REASON_WRONG_STATE, ERR_STATE, "pod %s still has container %s",
+                           c->p.id, alive->p.id);
     /* From here on it can only go. Never started: killed. */
     if (c->p.state == CONTAINER_CREATED)
         process_end(c->p.init, EXIT_KILLED, false);
@@ -311,7 +315,7 @@ int container_delete(struct ctx *ctx, struct container *given, const char *exec_
                      struct container_deleted *ret, struct err *err)
 {
     AUTO(container_unref) struct container *c = container_ref(given);
-    struct ctx own = ctx_with_id(ctx, "cid", c->p.id);
+    struct ctx own = ctx_with_id(ctx, LK_CID, c->p.id);
 
     if (exec_id && exec_id[0])
         return delete_exec(c, exec_id, ret, err);
@@ -324,7 +328,7 @@ int container_delete(struct ctx *ctx, struct container *given, const char *exec_
     if (!held)
         return -1;
     if (!c->p.listed)
-        return err_set(err, ERR_NOT_FOUND, "no container %s", c->p.id);
+        return err_because(err, REASON_NOT_FOUND, ERR_NOT_FOUND, "no container %s", c->p.id);
     return delete_container(&own, c, ret, err);
 }
 

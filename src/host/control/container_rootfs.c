@@ -17,11 +17,12 @@ static int map_root(struct ctx *ctx, struct container *c, const struct rootfs *f
     if (!fs->ids.uid)
         return 0;
     if (!idmap_eq(&fs->ids, &c->p.pod->ids))
-        return err_set(err, ERR_INVALID,
-                       "its ids (uidmap=%.128s, gidmap=%.128s) differ from the container's user "
-                       "namespace (uids %.128s, gids %.128s)",
-                       fs->ids.uid, fs->ids.gid, c->p.pod->ids.uid ? c->p.pod->ids.uid : "none",
-                       c->p.pod->ids.gid ? c->p.pod->ids.gid : "none");
+        return err_because(
+            err, REASON_USERNS_MISMATCH, ERR_INVALID,
+            "its ids (uidmap=%.128s, gidmap=%.128s) differ from the container's user "
+            "namespace (uids %.128s, gids %.128s)",
+            fs->ids.uid, fs->ids.gid, c->p.pod->ids.uid ? c->p.pod->ids.uid : "none",
+            c->p.pod->ids.gid ? c->p.pod->ids.gid : "none");
     if (fs->tree < 0 || fs->mapped)
         return 0;
     return container_share_ids(c, &fs->ids, &ids, err) < 0
@@ -41,7 +42,7 @@ static int open_mounts(struct ctx *ctx, struct container *c, const char *path, u
                                            .options = cc->rootfs[i].options };
     if (rootfs_open(ctx, mounts, cc->n_rootfs, path, how, &f->fs, err) < 0 ||
         map_root(ctx, c, &f->fs, err) < 0)
-        return err_wrap(err, "root file system");
+        return err_wrap_because(err, REASON_ROOTFS_FAILED, "root file system");
     return 0;
 }
 
@@ -55,8 +56,8 @@ static void set_root_writes(struct ctx *ctx, struct container *c, const struct s
                      : kept                                           ? ROOT_KEPT
                                                                       : ROOT_DISCARDED;
     if (writes == CONFIG_ROOTFS_AUTO && c->root_writes == ROOT_DISCARDED)
-        log_warn(ctx, "what the container writes to its root is discarded with its VM: its "
-                      "snapshot has no directory on the host that can be written to");
+        log_warn(ctx, "writes to the container's root are discarded with its VM: its snapshot has "
+                      "no writable directory on the host");
 }
 
 int root_open(struct ctx *ctx, struct container *c, const struct spec *spec,
@@ -118,8 +119,8 @@ static int attach_disks(struct ctx *ctx, struct container *c, const struct root 
 {
     for (size_t i = 0; i < f->fs.n_disks; i++)
         if (attach_disk(ctx, c, &f->fs.disks[i], err) < 0)
-            return err_wrap(err, "layer %zu of %zu from the top (%s)", i + 1, f->fs.n_disks,
-                            f->fs.disks[i].path);
+            return err_wrap_because(err, REASON_ROOTFS_FAILED, "layer %zu of %zu from the top (%s)",
+                                    i + 1, f->fs.n_disks, f->fs.disks[i].path);
     return 0;
 }
 
@@ -127,7 +128,7 @@ static int attach_disks(struct ctx *ctx, struct container *c, const struct root 
  * layers than become disks. Nothing else of the container is in the VM yet. */
 static int share_instead(struct ctx *ctx, struct container *c, struct root *f, struct err *err)
 {
-    log_info(ctx, "no slots for all layers as disks: they are shared as one tree",
+    log_info(ctx, "the VM has too few disk slots for all layers; sharing them as one tree",
              F_U("layers", f->fs.n_disks), F_ERR(err));
     err_clear(err);
     rootfs_release(&f->fs);
@@ -163,7 +164,7 @@ static int combine(struct ctx *ctx, struct container *c, const struct rootfs *fs
 
     if (!in)
         return -1;
-    /* Before the call: an answer that does not come leaves it in doubt. */
+    /* Set before the call: if the answer is lost, release must still remove the layers. */
     c->combined = true;
     return in->guest->ops->combine_layers(ctx, in->guest, &l, err);
 }
@@ -184,7 +185,7 @@ static void combine_main(void *arg)
         f->ret = combine(step.ctx, c, &f->fs, &f->err);
     }
     if (f->ret < 0)
-        err_wrap(&f->err, "combine the root file system");
+        err_wrap_because(&f->err, REASON_ROOTFS_FAILED, "combine the root file system");
 }
 
 /* A directory that is shared for writing, or a disk of its own, is the root itself: what is written
@@ -199,7 +200,7 @@ int root_share(struct ctx *ctx, struct container *c, struct root *f, struct err 
     SPAN(step, ctx, vm_timeline(c->p.pod->vm), TRACK_HOST, "share rootfs", err);
 
     if (give(step.ctx, c, f, err) < 0)
-        return err_wrap(err, "share the root file system");
+        return err_wrap_because(err, REASON_ROOTFS_FAILED, "share the root file system");
     f->ctx = ctx;
     f->c = c;
     fibers_init(&f->fibers);

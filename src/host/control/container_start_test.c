@@ -286,8 +286,8 @@ TEST_VIRTUAL(a_lost_bridge_is_noticed_without_a_call)
     fixture_close(&r, ctx);
 }
 
-/* An init whose start failed has ended; the exec that runs in its container is told before the
- * delete is. */
+/* An init whose start failed has ended. The exit of an exec in its container is published before
+ * the delete event. */
 TEST_VIRTUAL(no_exit_of_an_exec_comes_behind_the_delete)
 {
     struct fixture r = { .guest_opts.process_ns = 900 * NS_PER_S,
@@ -335,6 +335,7 @@ TEST_VIRTUAL(a_bad_bundle_is_refused_by_its_name_and_starts_no_vm)
     fixture_open(&r, ctx);
     ASSERT_FAIL(fixture_try_create(&r, ctx, "none", &err), err, ERR_NOT_FOUND);
     ASSERT_HAS(err.msg, "none/config.json");
+    ASSERT_EQ(err.reason, REASON_INVALID_BUNDLE);
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
         write_config(&r, "bad", bad[i], strlen(bad[i]));
         err_clear(&err);
@@ -370,6 +371,7 @@ TEST_VIRTUAL(a_hundred_thousand_mounts_are_refused_naming_the_limit)
     write_mounts(&r, "a", 5000, 0);
     ASSERT_FAIL(fixture_try_create(&r, ctx, "a", &err), err, ERR_INVALID);
     ASSERT_HAS(err.msg, "5000 mounts, at most 4096");
+    ASSERT_EQ(err.reason, REASON_INVALID_SPEC);
     write_mounts(&r, "b", 100000, 100);
     ASSERT_FAIL(fixture_try_create(&r, ctx, "b", &err), err, ERR_INVALID);
     ASSERT_HAS(err.msg, "b/config.json is larger than 8 MiB");

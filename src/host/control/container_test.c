@@ -42,7 +42,7 @@ TEST_VIRTUAL(the_vm_goes_with_the_last_container_and_comes_again)
     fixture_close(&r, ctx);
 }
 
-/* What containerd-contract.md §3.3 says of each state. */
+/* What docs/reference/containerd-contract.md §3.3 says of each state. */
 enum call { START, KILL, DELETE, EXEC, PAUSE, RESUME, UPDATE, STATS, RESIZE, CLOSE_IO, CALLS };
 
 static enum err_code do_call(struct fixture *r, struct ctx *ctx, enum call call)
@@ -225,7 +225,7 @@ TEST_VIRTUAL(sixty_four_execs_start_at_once)
     fixture_close(&r, ctx);
 }
 
-TEST_VIRTUAL(oom_is_told_before_the_exit)
+TEST_VIRTUAL(oom_is_published_before_the_exit)
 {
     struct fixture r = { .guest_opts.oom_ns = NS_PER_S, .guest_opts.container_ns = 2 * NS_PER_S };
 
@@ -238,7 +238,7 @@ TEST_VIRTUAL(oom_is_told_before_the_exit)
 }
 
 /* Ten a second would be 600. */
-TEST_VIRTUAL(a_container_that_is_out_of_memory_for_ever_does_not_flood_containerd)
+TEST_VIRTUAL(a_container_that_stays_out_of_memory_does_not_flood_containerd)
 {
     struct fixture r = { .guest_opts.oom_ns = NS_PER_S,
                          .guest_opts.oom_again = true,
@@ -260,7 +260,7 @@ TEST_VIRTUAL(a_container_that_is_out_of_memory_for_ever_does_not_flood_container
     fixture_close(&r, ctx);
 }
 
-TEST_VIRTUAL(pause_and_resume_are_told_and_seen)
+TEST_VIRTUAL(pause_and_resume_are_published_and_visible)
 {
     struct fixture r = { .guest_opts.container_ns = 100 * NS_PER_S };
     struct process_view v;
@@ -321,7 +321,7 @@ TEST_VIRTUAL(a_second_create_of_an_id_is_refused)
     fixture_close(&r, ctx);
 }
 
-TEST_VIRTUAL(mounts_of_the_host_are_shared_and_taken_back)
+TEST_VIRTUAL(mounts_of_the_host_are_shared_and_released)
 {
     struct fixture r = { 0 };
     struct err err = ERR_INIT;
@@ -554,7 +554,7 @@ TEST_VIRTUAL(a_vm_whose_log_cannot_be_listened_for_runs_containers_and_says_so)
     }
 }
 
-TEST_VIRTUAL(what_a_log_driver_is_told_is_in_no_document)
+TEST_VIRTUAL(a_log_drivers_arguments_are_not_in_the_document)
 {
     struct fixture r = { 0 };
     struct err err = ERR_INIT;

@@ -49,10 +49,11 @@ static int grow(struct ctx *ctx, struct container *c, const struct spec_limits *
     uint32_t most = fixed ? now->memory_mib : c->r->o.config->max_memory_mib;
 
     if (all->memory_mib > most && wanted->memory_bytes > c->p.limits.memory_bytes)
-        return err_set(err, ERR_RANGE, "the VM would need %llu MiB, and %s%u%s",
-                       (unsigned long long)all->memory_mib,
-                       fixed ? "an annotation fixed its memory at " : "max_memory_mib = ", most,
-                       fixed ? " MiB; start the pod again" : "; raise that key");
+        return err_because(err, REASON_VM_MEMORY_LIMIT, ERR_RANGE,
+                           "the VM would need %llu MiB, and %s%u%s",
+                           (unsigned long long)all->memory_mib,
+                           fixed ? "an annotation fixed its memory at " : "max_memory_mib = ", most,
+                           fixed ? " MiB; start the pod again" : "; raise that key");
     if (vm->wishes.numa_host[0] || vm->wishes.node_cpus) /* their CPUs are counted */
         all->cpus = now->cpus;
     if (all->memory_mib > most)
@@ -92,11 +93,12 @@ static int tell_guest(struct ctx *ctx, struct container *c, json_t *resources, s
 
 /* QEMU's cgroup is the pod's: a container's own limits hold in the guest only. With an annotation
  * for the VM's limit that follows the number of CPUs. */
-static int limit_qemu(struct container *c, const struct sizing_all *all, struct err *err)
+static int limit_qemu(struct ctx *ctx, struct container *c, const struct sizing_all *all,
+                      struct err *err)
 {
     if (c->kind == SPEC_WORKLOAD && !vm_parts(c->p.pod->vm)->wishes.cpu_limit)
         return 0;
-    return vm_limit_cpu(c->p.pod->vm, all->cpu_quota, all->cpu_shares, err);
+    return vm_limit_cpu(ctx, c->p.pod->vm, all->cpu_quota, all->cpu_shares, err);
 }
 
 static int apply(struct ctx *ctx, struct container *c, json_t *resources, struct err *err)
@@ -116,10 +118,10 @@ static int apply(struct ctx *ctx, struct container *c, json_t *resources, struct
     if (grow(ctx, c, &wanted, &all, err) < 0 || tell_guest(ctx, c, resources, err) < 0)
         return -1;
     c->p.limits = wanted;
-    if (limit_qemu(c, &all, err) < 0 || shrink(ctx, c, &all, err) < 0)
+    if (limit_qemu(ctx, c, &all, err) < 0 || shrink(ctx, c, &all, err) < 0)
         return -1;
     /* The annotation's limit is a part of the CPUs that the VM has now. */
-    return vm_parts(c->p.pod->vm)->wishes.cpu_limit ? limit_qemu(c, &all, err) : 0;
+    return vm_parts(c->p.pod->vm)->wishes.cpu_limit ? limit_qemu(ctx, c, &all, err) : 0;
 }
 
 int container_update(struct ctx *ctx, struct container *given, const char *resources_json,
@@ -131,16 +133,18 @@ int container_update(struct ctx *ctx, struct container *given, const char *resou
 
     if (!resources_json || js_parse(resources_json, len, SPEC_MAX_BYTES, &resources, err) < 0 ||
         !json_is_object(resources))
-        return err_set(err, ERR_INVALID, "update of container %s: no Linux resources in JSON",
-                       c->p.id);
+        return err_because(err, REASON_UPDATE_FAILED, ERR_INVALID,
+                           "update of container %s: no Linux resources in JSON", c->p.id);
     held = gate_enter(&c->gate, ctx, "container.update", err);
     if (!held)
         return -1;
     if (!c->p.listed)
-        return err_set(err, ERR_NOT_FOUND, "no container %s", c->p.id);
+        return err_because(err, REASON_NOT_FOUND, ERR_NOT_FOUND, "no container %s", c->p.id);
     if (c->p.state != CONTAINER_CREATED && c->p.state != CONTAINER_RUNNING &&
         c->p.state != CONTAINER_PAUSED)
-        return err_set(err, ERR_STATE, "container %s is %s, cannot update", c->p.id,
-                       fsm_state_name(&container_fsm, c->p.state));
-    return apply(ctx, c, resources, err) < 0 ? err_wrap(err, "update container %s", c->p.id) : 0;
+        return err_because(err, REASON_WRONG_STATE, ERR_STATE, "container %s is %s, cannot update",
+                           c->p.id, fsm_state_name(&container_fsm, c->p.state));
+    return apply(ctx, c, resources, err) < 0
+               ? err_wrap_because(err, REASON_UPDATE_FAILED, "update container %s", c->p.id)
+               : 0;
 }

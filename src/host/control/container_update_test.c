@@ -96,9 +96,9 @@ TEST_VIRTUAL(annotations_limit_qemu_and_follow_the_vms_size)
     ASSERT_EQ(r.host.cpu_quota, 100000); /* of two: the VM has shrunk */
     ASSERT_OK(update(&r, ctx, "c1", "{\"cpu\":{\"quota\":20000,\"period\":100000}}", &err), err);
     ASSERT_EQ(r.host.cpu_quota, 20000);
-    ASSERT_OK(registry_set_cpu_group(r.registry, "slow", &err), err);
+    ASSERT_OK(registry_set_cpu_group(ctx, r.registry, "slow", &err), err);
     ASSERT_STR(r.host.cpuset, "3");
-    ASSERT_FAIL(registry_set_cpu_group(r.registry, "none", &err), err, ERR_NOT_FOUND);
+    ASSERT_FAIL(registry_set_cpu_group(ctx, r.registry, "none", &err), err, ERR_NOT_FOUND);
     ASSERT_STR(vm_parts(r.registry->vm)->cpu_group, "slow");
     close_pod(&r, ctx);
 }
@@ -131,7 +131,7 @@ TEST_VIRTUAL(a_group_that_is_not_there_fails_the_create)
     fixture_write_spec(&r, "c1", ",\"annotations\":{\"" VM_OF "cpugroup.id\":\"other\"}");
     ASSERT_FAIL(fixture_try_create(&r, ctx, "c1", &err), err, ERR_NOT_FOUND);
     ASSERT_HAS(err.msg,
-               VM_OF "cpugroup.id is \"other\": there is no CPU group other; make it with");
+               VM_OF "cpugroup.id is \"other\": CPU group other does not exist; create it with");
     close_pod(&r, ctx);
 }
 
@@ -156,10 +156,11 @@ TEST_VIRTUAL(what_a_sandbox_says_holds_for_its_containers)
     ASSERT_OK(fixture_try_create(&r, ctx, "pod", &err), err);
     fixture_start(&r, ctx, "pod", "");
     ASSERT_FAIL(fixture_try_create(&r, ctx, "w", &err), err, ERR_PERMISSION);
-    ASSERT_HAS(err.msg, "mount /srv: it is writable, which " VM_OF "fileshares.disablewritable");
+    ASSERT_HAS(err.msg,
+               "mount /srv is writable, which annotation " VM_OF "fileshares.disablewritable");
     err_clear(&err);
     ASSERT_FAIL(fixture_try_create(&r, ctx, "x", &err), err, ERR_STATE);
-    ASSERT_HAS(err.msg, "processor.limit is \"5\", and the VM runs with another value");
+    ASSERT_HAS(err.msg, "processor.limit is \"5\", but the VM runs with another value");
     close_pod(&r, ctx);
 }
 
@@ -188,6 +189,7 @@ TEST_VIRTUAL(more_than_there_can_be_is_refused_and_changes_nothing)
     open_with_pod(&r, ctx);
     ASSERT_FAIL(update(&r, ctx, "w", "{\"memory\":{\"limit\":4294967296}}", &err), err, ERR_RANGE);
     ASSERT_HAS(err.msg, "max_memory_mib = 2048");
+    ASSERT_EQ(err.reason, REASON_VM_MEMORY_LIMIT);
     ASSERT_EQ(r.guest.updates, 0);
     ASSERT_EQ(vm_parts(r.registry->vm)->size.memory_mib, 256);
     ASSERT_FAIL(update(&r, ctx, "w", "{\"memory\":{\"limit\":\"x\"}}", &err), err, ERR_INVALID);
@@ -195,14 +197,14 @@ TEST_VIRTUAL(more_than_there_can_be_is_refused_and_changes_nothing)
     close_pod(&r, ctx);
 }
 
-TEST_VIRTUAL(a_pod_smaller_than_its_vm_began_is_told_a_container_is_not)
+TEST_VIRTUAL(a_pod_limit_below_the_first_vm_size_is_an_error_a_containers_is_not)
 {
     struct fixture r = { .guest_opts.container_ns = 100 * NS_PER_S };
     struct err err = ERR_INIT;
 
     open_with_pod(&r, ctx);
     ASSERT_FAIL(update(&r, ctx, "pod", "{\"memory\":{\"limit\":16777216}}", &err), err, ERR_RANGE);
-    ASSERT_HAS(err.msg, "this VM can have 256 to 2048");
+    ASSERT_HAS(err.msg, "this VM can have 256–2048");
     ASSERT_OK(update(&r, ctx, "w", "{\"memory\":{\"limit\":8388608}}", &err), err);
     ASSERT_EQ(r.guest.updates, 2); /* in the guest both hold */
     close_pod(&r, ctx);
@@ -219,7 +221,8 @@ TEST_VIRTUAL(a_vm_that_does_not_grow_fails_the_update_before_the_guest_hears_of_
     ASSERT_HAS(err.msg, "update container w: resize the VM");
     ASSERT_EQ(r.guest.updates, 0);
     ASSERT_EQ(container_parts(fixture_find(&r, "w"))->limits.memory_bytes, 0);
-    /* Nor is it taken for grown: who repeats the update is not told that all is well. */
+    /* The recorded size is unchanged, so that a repeated update fails too instead of succeeding
+     * without effect. */
     ASSERT_EQ(vm_parts(r.registry->vm)->size.memory_mib, 256);
     ASSERT(update(&r, ctx, "w", "{\"memory\":{\"limit\":536870912}}", &err) < 0);
     fake_vmm_tune(r.vmm)->set_memory.how = FAKE_OK;
@@ -228,7 +231,8 @@ TEST_VIRTUAL(a_vm_that_does_not_grow_fails_the_update_before_the_guest_hears_of_
     close_pod(&r, ctx);
 }
 
-/* The guest may keep memory; but it is asked again, and a pod is told again. */
+/* The guest may keep memory. Each further update requests the smaller size again, and fails again.
+ */
 TEST_VIRTUAL(a_vm_that_does_not_shrink_is_asked_again_with_the_next_update)
 {
     struct fixture r = { .guest_opts.container_ns = 100 * NS_PER_S };
@@ -248,6 +252,28 @@ TEST_VIRTUAL(a_vm_that_does_not_shrink_is_asked_again_with_the_next_update)
     fake_vmm_tune(r.vmm)->set_memory.how = FAKE_FAIL; /* not asked: it is as it should be */
     ASSERT_OK(update(&r, ctx, "pod", "{\"memory\":{\"limit\":268435456}}", &err), err);
     ASSERT_EQ(vm_parts(r.registry->vm)->size.memory_mib, 384);
+    close_pod(&r, ctx);
+}
+
+TEST_VIRTUAL(a_vm_that_keeps_its_memory_gives_its_vcpus_back)
+{
+    struct fixture r = { .guest_opts.container_ns = 100 * NS_PER_S };
+    struct err err = ERR_INIT;
+
+    open_with_pod(&r, ctx);
+    ASSERT_OK(update(&r, ctx, "pod",
+                     "{\"memory\":{\"limit\":536870912},"
+                     "\"cpu\":{\"quota\":200000,\"period\":100000}}",
+                     &err),
+              err);
+    ASSERT_EQ(vm_parts(r.registry->vm)->size.cpus, 2);
+    fake_vmm_tune(r.vmm)->set_memory.how = FAKE_FAIL;
+    ASSERT(update(&r, ctx, "pod",
+                  "{\"memory\":{\"limit\":268435456},"
+                  "\"cpu\":{\"quota\":50000,\"period\":100000}}",
+                  &err) < 0);
+    ASSERT_HAS(err.msg, "resize the VM");
+    ASSERT_EQ(vm_parts(r.registry->vm)->size.cpus, 1);
     close_pod(&r, ctx);
 }
 

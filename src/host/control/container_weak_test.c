@@ -1,4 +1,5 @@
-/* container_weak_test.c - what the original gets wrong (reference/host.md §24), one test each. */
+/* container_weak_test.c - what the original gets wrong (docs/reference/host.md §24), one test each.
+ */
 #include "fixture/registry_steps.h"
 
 TEST_VIRTUAL(ws07_a_process_that_ends_at_once_starts_first)
@@ -30,7 +31,7 @@ TEST_VIRTUAL(ws08_closing_tells_every_exit)
     fixture_close(&r, ctx);
 }
 
-TEST_VIRTUAL(ws09_events_that_nobody_reads_stop_nothing)
+TEST_VIRTUAL(ws09_unread_events_block_no_other_call)
 {
     struct fixture r = { .guest_opts.container_ns = 900 * NS_PER_S };
     struct ctx root = ctx_root(ctx->loop);
@@ -51,7 +52,7 @@ TEST_VIRTUAL(ws09_events_that_nobody_reads_stop_nothing)
     fixture_close(&r, ctx);
 }
 
-TEST_VIRTUAL(ws10_ws11_a_stuck_create_holds_up_nobody)
+TEST_VIRTUAL(ws10_ws11_a_stuck_create_blocks_no_other_call)
 {
     struct fixture r = { .guest_opts.container_ns = 900 * NS_PER_S };
     struct ctx root = ctx_root(ctx->loop);
@@ -137,7 +138,7 @@ TEST_VIRTUAL(ws12_a_create_that_cannot_be_undone_now_is_deleted_later)
     expect_gone(&r, ctx, "a");
     ASSERT_EQ(r.guest.layers, 1);
     ASSERT_EQ(r.guest.shares, 1);
-    ASSERT_STR(fixture_told(&r, ctx), "create other"); /* nobody was told that it existed */
+    ASSERT_STR(fixture_told(&r, ctx), "create other"); /* no event named it */
     fixture_close(&r, ctx);
 }
 
@@ -157,7 +158,7 @@ TEST_VIRTUAL(ws13_a_refused_delete_has_touched_nothing)
     fixture_close(&r, ctx);
 }
 
-TEST_VIRTUAL(ws13_a_delete_that_failed_half_way_goes_on_and_is_told_once)
+TEST_VIRTUAL(ws13_a_delete_that_failed_half_way_continues_and_is_published_once)
 {
     struct fixture r = { .guest_opts.decide_request = decide };
     struct err err = ERR_INIT;
@@ -259,7 +260,7 @@ TEST_VIRTUAL(ws22_an_exec_whose_stdio_fails_can_be_deleted_and_made_again)
     fixture_close(&r, ctx);
 }
 
-TEST_VIRTUAL(ws23_a_cancelled_wait_is_no_exit)
+TEST_VIRTUAL(ws23_a_cancelled_wait_is_not_an_exit)
 {
     struct fixture r = { .guest_opts.container_ns = 5 * NS_PER_S };
     struct ctx short_ctx = ctx_with_timeout(ctx, NS_PER_S);

@@ -34,7 +34,7 @@ static const struct vm_parts *enter(struct registry *r, const char *what, struct
 {
     if (r->vm && vm_state(r->vm) == VM_RUNNING)
         return vm_enter(r->vm, what, err);
-    err_set(err, ERR_STATE, "%s: sandbox %s has no running VM", what, r->id);
+    err_because(err, REASON_VM_ENDED, ERR_STATE, "%s: sandbox %s has no running VM", what, r->id);
     return NULL;
 }
 
@@ -222,7 +222,9 @@ int diag_share(struct ctx *ctx, struct registry *r, const char *host_path, const
             result = share_tree(ctx, vm, &share, &tree, vm_path, ret_path, err);
         fd_close_later(tree.fd);
     }
-    return result < 0 ? err_wrap(err, "share %s with the VM", host_path) : 0;
+    return result < 0
+               ? err_wrap_because(err, REASON_SHARE_FAILED, "share %s with the VM", host_path)
+               : 0;
 }
 
 int diag_resize_disk(struct ctx *ctx, struct registry *r, const char *host_path,
@@ -270,7 +272,7 @@ int diag_console(struct registry *r, char **ret_text, struct err *err)
     struct sbuf out = { 0 };
 
     if (!r->vm)
-        return err_set(err, ERR_STATE, "console: sandbox %s has no VM", r->id);
+        return err_because(err, REASON_VM_ENDED, ERR_STATE, "console: sandbox %s has no VM", r->id);
     vm_console_tail(r->vm, CONSOLE_MAX, &out);
     *ret_text = sbuf_take(&out);
     return 0;

@@ -1,6 +1,6 @@
-/* diag.h - what somebody who looks into a shim asks of its registry: a process in the VM itself, a
- * host directory in the VM, every process there is, what everybody waits for. None of it takes a
- * gate; nothing here changes a container. */
+/* diag.h - requests that diagnose a running shim through its registry: a process in the VM itself,
+ * a host directory in the VM, all processes, what each fiber waits for. None of them takes a gate
+ * or changes a container. */
 #pragma once
 #include "host/control/process.h"
 #include <stdbool.h>

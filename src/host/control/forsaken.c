@@ -35,7 +35,8 @@ static int end_forsaken(struct ctx *ctx, struct container *c, struct err *err)
     if (container_kill_alone(ctx, c, 9, err) < 0 || container_wait_end(ctx, c, err) < 0)
         return -1;
     if (container_parts(c)->listed && awaits_members(c))
-        return err_set(err, ERR_STATE, "pod %s still has containers", container_id(c));
+        return err_because(err, REASON_WRONG_STATE, ERR_STATE, "pod %s still has containers",
+                           container_id(c));
     return container_discard(ctx, c, err);
 }
 
@@ -43,7 +44,7 @@ static void forsaken_main(void *arg)
 {
     AUTO(container_unref) struct container *c = arg;
     struct registry *r = container_pod(c)->r;
-    struct ctx ctx = ctx_background(r->o.loop, "cid", container_id(c));
+    struct ctx ctx = ctx_background(r->o.loop, LK_CID, container_id(c));
     struct err err = ERR_INIT;
 
     for (int tries = 0; container_parts(c)->listed && !r->closing; tries++) {
@@ -56,8 +57,7 @@ static void forsaken_main(void *arg)
         waits = awaits_members(c);
         if (!waits && tries == RETRIES_MAX) {
             log_error(&ctx,
-                      "a container that containerd has given up cannot be deleted; it goes "
-                      "with its VM",
+                      "cannot delete a container that containerd has given up; it ends with its VM",
                       F_ERR(&err));
             break;
         }
@@ -92,7 +92,7 @@ static void forsake(void *arg, const char *id, const char *anchor)
         return;
     container_forsake(c);
     r->forsook = true;
-    log_warn(NULL, "containerd has given this container up; ending it", F_STR("cid", id));
+    log_warn(NULL, "containerd has given up this container; killing it", F_STR(LK_CID, id));
     /* A sandbox's own goes with the sandbox, when nothing else is in it (forsaken_all). */
     if (!container_parts(c)->hidden)
         fibers_go(&r->fibers, r->o.loop, forsaken_main, container_ref(c), "forsaken %s", id);

@@ -58,7 +58,7 @@ static void open_two(struct fixture *r, struct ctx *ctx)
     sbuf_release(&r->told);
 }
 
-TEST_VIRTUAL(a_container_that_is_given_up_is_killed_and_deleted_and_nothing_is_told)
+TEST_VIRTUAL(a_forsaken_container_is_killed_and_deleted_without_events)
 {
     struct ctx root = ctx_root(ctx->loop);
     struct fixture r = LONG;
@@ -156,7 +156,7 @@ TEST_VIRTUAL(a_container_whose_anchor_was_killed_during_its_creation_is_not_crea
     fixture_close(&r, ctx);
 }
 
-TEST_VIRTUAL(the_note_for_others_lists_the_containers_and_who_has_given_them_up)
+TEST_VIRTUAL(the_run_file_lists_the_containers_and_which_are_forsaken)
 {
     struct fixture r = LONG;
     AUTO(run_file_release) struct run_file n = { 0 }, later = { 0 };

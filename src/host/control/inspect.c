@@ -107,6 +107,11 @@ static void put_counters(struct jsw *w, const struct registry *r)
         jsw_u64(w, "spans_lost", r->o.spans->lost);
     }
     jsw_end_obj(w);
+    jsw_obj(w, "failures");
+    for (int i = 0; i < REASON_COUNT; i++)
+        if (log_failures((enum reason)i) > 0)
+            jsw_u64(w, reason_name((enum reason)i), log_failures((enum reason)i));
+    jsw_end_obj(w);
 }
 
 void registry_measure(struct ctx *ctx, struct registry *r)

@@ -14,6 +14,7 @@
  *         "devices": [{ "device", "place", "state", "holders" }] },
  *       "counters": { "stdio_lost_bytes", "log_lines_dropped", "events_pending",
  *                     "events_dropped" },
+ *       "failures": { "DISK_FULL": 1, … },
  *       "containers":
  *       [{ "id", "guest_id", "pod", "bundle", "name", "log_directory", "stdout", "pid",
  *          "interfaces": [{ "name", "mac", "mtu", "addresses": [] }],

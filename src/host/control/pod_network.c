@@ -47,7 +47,7 @@ int pod_attach_network(struct ctx *ctx, struct pod *pod, struct err *err)
                                                            .arg = pod->vm });
     span_attr(step.ctx, "netns", pod->netns);
     if (network_attach(step.ctx, pod->network, pod->netns, pod->dns, err) < 0)
-        return err_wrap(err, "network of pod %s", pod->id);
+        return err_wrap_because(err, REASON_NETWORK_FAILED, "network of pod %s", pod->id);
     return 0;
 }
 
@@ -56,7 +56,8 @@ int pod_detach_network(struct ctx *ctx, struct pod *pod, struct err *err)
     if (!pod->network)
         return 0;
     if (network_detach(ctx, pod->network, err) < 0)
-        return err_wrap(err, "release the network of pod %s", pod->id);
+        return err_wrap_because(err, REASON_NETWORK_FAILED, "release the network of pod %s",
+                                pod->id);
     network_free(TAKE_PTR(pod->network));
     return 0;
 }

@@ -37,7 +37,7 @@ static void write_spec(struct fixture *r, const char *id, const char *netns, con
     ASSERT_EQ(file_write(path, text, strlen(text), 0600), 0);
 }
 
-/* Its delete failed, or whoever asked has forgotten it: it must not keep the pod for ever. */
+/* Its delete failed, or the client never called it: the container must not keep the pod alive. */
 TEST_VIRTUAL(a_container_that_has_ended_goes_with_its_pod_one_that_runs_does_not)
 {
     struct fixture r = { 0 };
@@ -58,6 +58,7 @@ TEST_VIRTUAL(a_container_that_has_ended_goes_with_its_pod_one_that_runs_does_not
     }
     ASSERT_FAIL(fixture_try_delete(&r, &root, "p", "", &err), err, ERR_STATE);
     ASSERT_HAS(err.msg, "still has container b");
+    ASSERT_EQ(err.reason, REASON_WRONG_STATE);
     ASSERT(fixture_find(&r, "a")); /* refused: nothing was touched */
     ASSERT_OK(fixture_try_kill(&r, &root, "b", "", 9, true, &err), err);
     ASSERT_EQ(fixture_wait(&r, &root, "b", ""), 137);
@@ -126,6 +127,7 @@ TEST_VIRTUAL(a_network_that_fails_fails_the_start_and_leaves_nothing)
     r.host.net_open_fails = true;
     ASSERT_FAIL(fixture_try_start(&r, &root, "p", "", &err), err, ERR_INVALID);
     ASSERT_HAS(err.msg, "network of pod p");
+    ASSERT_EQ(err.reason, REASON_NETWORK_FAILED);
     err_clear(&err);
     fixture_delete(&r, &root, "p", "");
     ASSERT_EQ(r.host.net_plugged, 0);

@@ -83,10 +83,10 @@ static struct pod_volume *decide(struct ctx *ctx, struct pod *pod, const char *d
     v->local = !found->has_files;
     list_append(&pod->volumes, &v->node);
     if (v->local)
-        log_debug(ctx, "emptyDir lives in the VM", F_STR("host-path", dir));
+        log_debug(ctx, "emptyDir lives in the VM", F_STR(LK_HOST_PATH, dir));
     else
         log_info(ctx, "emptyDir is shared with the host, since it is not empty",
-                 F_STR("host-path", dir));
+                 F_STR(LK_HOST_PATH, dir));
     return v;
 }
 
@@ -95,8 +95,9 @@ static int write_huge(const struct emptydir *found, const char *key, json_t *mou
     const char *size = found->page_size == MIB2 ? "2M" : found->page_size == GIB1 ? "1G" : NULL;
 
     if (!size)
-        return err_set(err, ERR_INVALID, "huge pages of %llu bytes: only 2 MiB and 1 GiB",
-                       (unsigned long long)found->page_size);
+        return err_because(err, REASON_HUGE_PAGES, ERR_INVALID,
+                           "huge pages of %llu bytes: only 2 MiB and 1 GiB",
+                           (unsigned long long)found->page_size);
     AUTO_FREE char *source = str_format("hugepages://%s/%s", size, key);
     json_object_set_new(mount, "source", json_string(source));
     return 0;
@@ -138,10 +139,11 @@ int pod_take_volume(struct ctx *ctx, struct pod *pod, const char *source, json_t
         *ret_local = v->local;
         /* Never another directory of it instead. */
         if (v->local && found.elsewhere)
-            r = err_set(err, ERR_STATE,
-                        "the emptyDir %s lives in the VM, and this is not found in it on the host: "
-                        "has somebody put files there?",
-                        dir);
+            r = err_because(
+                err, REASON_EMPTY_DIR_NOT_EMPTY, ERR_STATE,
+                "the emptyDir %s lives in the VM, and this is not found in it on the host: "
+                "check whether another program created files there",
+                dir);
         else if (v->local)
             r = write(&found, v->key, mount, err);
     }
@@ -164,10 +166,10 @@ static int find_below(struct ctx *ctx, const char *dir, const char *source, char
         *ret = str_dup(found.dirs[found.at].path);
     emptydir_release(&found);
     return *ret ? 0
-                : err_set(err, ERR_STATE,
-                          "volume %s: %s is not a bind mount of a directory in it; has somebody "
-                          "put files there?",
-                          dir, source);
+                : err_because(err, REASON_EMPTY_DIR_NOT_EMPTY, ERR_STATE,
+                              "volume %s: %s is not a bind mount of a directory in it; check "
+                              "whether another program created files there",
+                              dir, source);
 }
 
 static struct pod_disk *find_disk(struct pod *pod, const char *path)
@@ -189,10 +191,10 @@ static struct pod_disk *need_disk(struct ctx *ctx, struct pod *pod, struct volum
     if (!held || d)
         return d;
     if (blockimage_open(ctx, v->device, BLOCKIMAGE_HELD, v->read_only, &fd, err) < 0) {
-        (void)err_wrap(err, "volume %s", v->path);
+        (void)err_wrap_because(err, REASON_MOUNT_FAILED, "volume %s", v->path);
         return NULL;
     }
-    log_info(ctx, "volume is a disk of the VM", F_STR("host-path", v->path),
+    log_info(ctx, "volume is a disk of the VM", F_STR(LK_HOST_PATH, v->path),
              F_STR("device", v->device));
     d = mem_new(struct pod_disk);
     *d = (struct pod_disk){ .v = *v, .fd = fd };

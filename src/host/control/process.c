@@ -142,8 +142,8 @@ static struct loop *loop_of(const struct process *p)
 
 static int err_ended(const struct process *p, const char *how, struct err *err)
 {
-    return err_set(err, ERR_NOT_FOUND, "process %s%s%s%s", p->container_id,
-                   p->exec_id[0] ? "/" : "", p->exec_id, how);
+    return err_because(err, REASON_NOT_FOUND, ERR_NOT_FOUND, "process %s%s%s%s", p->container_id,
+                       p->exec_id[0] ? "/" : "", p->exec_id, how);
 }
 
 void process_view(const struct process *p, struct process_view *ret)
@@ -213,8 +213,8 @@ int process_open_io(struct ctx *ctx, struct process *p, struct err *err)
                                   .hub = r->hub };
 
     if (io_open(ctx, r->o.loop, &spec, &p->io, err) < 0)
-        return err_wrap(err, "stdio of %s%s%s", p->container_id, p->exec_id[0] ? "/" : "",
-                        p->exec_id);
+        return err_wrap_because(err, REASON_STDIO_FAILED, "stdio of %s%s%s", p->container_id,
+                                p->exec_id[0] ? "/" : "", p->exec_id);
     if (p->stdin_closed)
         io_close_stdin(p->io);
     return 0;
@@ -272,7 +272,7 @@ static void drain(struct ctx *ctx, struct process *p, uint64_t limit)
     int r = p->io ? io_drain(&limited, p->io, &err) : 0;
     p->draining = false;
     if (r < 0)
-        log_warn(ctx, "output not yet read when its process has ended", F_STR("eid", p->exec_id),
+        log_warn(ctx, "output not yet read when its process has ended", F_STR(LK_EID, p->exec_id),
                  F_ERR(&err));
 }
 
@@ -301,13 +301,14 @@ static void watch_main(void *arg)
 {
     AUTO(process_unref) struct process *p = arg;
     AUTO(container_unref) struct container *c = p->c;
-    struct ctx ctx = ctx_background(loop_of(p), "cid", p->container_id);
+    struct ctx ctx = ctx_background(loop_of(p), LK_CID, p->container_id);
     struct err err = ERR_INIT;
     uint32_t code = EXIT_LOST;
     bool lost = await_exit(&ctx, p, &code, &err) < 0;
 
     if (lost) { /* the VM is gone, or does not talk any more: from what the host knows, and fast */
-        log_warn(&ctx, "the exit of a process is not known", F_STR("eid", p->exec_id), F_ERR(&err));
+        log_warn(&ctx, "the exit of a process is not known", F_STR(LK_EID, p->exec_id),
+                 F_ERR(&err));
         code = vm_lost(p->pod->vm) ? EXIT_KILLED : EXIT_LOST;
         drain(&ctx, p, PROCESS_LOST_DRAIN_LIMIT);
         process_close_io(p);
@@ -317,7 +318,7 @@ static void watch_main(void *arg)
     container_process_exits(&ctx, c, p, code, lost);
     process_end(p, code, true);
     if (!lost)
-        log_info(&ctx, "process ended", F_STR("eid", p->exec_id), F_U("status", code));
+        log_info(&ctx, "process ended", F_STR(LK_EID, p->exec_id), F_U("status", code));
 }
 
 /* --- the start --- */
@@ -357,7 +358,7 @@ static void send_pending(struct ctx *ctx, struct process *p)
             continue;
         err_clear(&err);
         if (process_signal(ctx, p, n, &err) < 0)
-            log_warn(ctx, "a signal that came during the start was not delivered", F_U("signal", n),
+            log_warn(ctx, "a signal sent during the start was not delivered", F_U("signal", n),
                      F_ERR(&err));
     }
     p->pending_signals = 0;
@@ -383,14 +384,15 @@ static int start(struct ctx *ctx, struct process *p, struct container *c, struct
         return -1;
     state = container_state(c);
     if (state != CONTAINER_CREATED && state != CONTAINER_RUNNING)
-        return err_set(err, ERR_STATE, "container %s is %s meanwhile", p->container_id,
-                       fsm_state_name(&container_fsm, state));
+        return err_because(err, REASON_WRONG_STATE, ERR_STATE, "container %s is %s meanwhile",
+                           p->container_id, fsm_state_name(&container_fsm, state));
     if (guest_start(ctx, p, &g, err) < 0)
         return -1;
     p->guest_pid = g.pid;
     io_attach(p->io, g.in, g.out, g.err);
     if (container_state(c) == CONTAINER_STOPPED) /* published; it took its execs with it */
-        return err_set(err, ERR_STATE, "container %s has ended meanwhile", p->container_id);
+        return err_because(err, REASON_WRONG_STATE, ERR_STATE, "container %s has ended meanwhile",
+                           p->container_id);
     return 0;
 }
 
@@ -401,7 +403,7 @@ int process_start(struct ctx *ctx, struct process *given, struct err *err)
     int r;
 
     if (p->starting)
-        return err_set(err, ERR_STATE, "process is being started already");
+        return err_because(err, REASON_WRONG_STATE, ERR_STATE, "process is being started already");
     if (fsm_check(&process_fsm, p->state, PROCESS_EV_STARTED, err) < 0)
         return -1;
     c = container_ref(p->c);
@@ -440,9 +442,10 @@ int process_resize(struct ctx *ctx, struct process *p, uint16_t rows, uint16_t c
 
 static void kill_vm(struct process *p)
 {
-    struct ctx ctx = ctx_background(loop_of(p), "cid", p->container_id);
+    struct ctx ctx = ctx_background(loop_of(p), LK_CID, p->container_id);
 
-    log_error(&ctx, "the guest did not act on SIGKILL; killing its VM");
+    log_error(&ctx, "the guest did not act on SIGKILL; killing its VM",
+              F_REASON(REASON_GUEST_SILENT));
     vm_kill(p->pod->vm, VM_END_FAILED, "the guest did not act on SIGKILL");
 }
 

@@ -71,8 +71,8 @@ struct process *process_new(struct container *c, const char *exec_id,
 struct process *process_ref(struct process *p);
 void process_unref(struct process *p);
 AUTO_DEFINE(struct process *, process_unref);
-/* Its container has deleted it: closes its stdio, wakes those who wait for it, drops the
- * container's reference. */
+/* Its container has deleted it: closes its stdio, wakes the fibers that wait for its exit, drops
+ * the container's reference. */
 void process_forget(struct process *p);
 
 enum process_state process_state(const struct process *p);

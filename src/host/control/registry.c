@@ -54,18 +54,18 @@ int registry_check_id(const char *what, const char *id, size_t max, struct err *
     bool separator = true;
 
     if (len == 0)
-        return err_set(err, ERR_INVALID, "the %s is empty", what);
+        return err_because(err, REASON_INVALID_ID, ERR_INVALID, "the %s is empty", what);
     if (len > max)
-        return err_set(err, ERR_INVALID, "%s \"%.40s…\" has %zu bytes, at most %zu are allowed",
-                       what, id, len, max);
+        return err_because(err, REASON_INVALID_ID, ERR_INVALID,
+                           "%s \"%.40s…\" has %zu bytes: must be at most %zu", what, id, len, max);
     for (const char *c = id; *c; c++) {
         bool alnum = isalnum((unsigned char)*c) && (unsigned char)*c < 0x80;
 
         if (!alnum && (separator || !strchr("._-", *c) || !c[1]))
-            return err_set(err, ERR_INVALID,
-                           "%s \"%.128s\" is not made of letters and digits, single . _ - between "
-                           "them",
-                           what, id);
+            return err_because(
+                err, REASON_INVALID_ID, ERR_INVALID,
+                "%s \"%.128s\" is invalid: use letters and digits, with single . _ - between them",
+                what, id);
         separator = !alnum;
     }
     return 0;
@@ -77,7 +77,8 @@ struct container *registry_find(struct registry *r, const char *id, struct err *
         if (str_eq(container_id(r->containers[i]), id) &&
             !container_parts(r->containers[i])->hidden)
             return r->containers[i];
-    err_set(err, ERR_NOT_FOUND, "no container %.*s", REGISTRY_ID_MAX, id ? id : "");
+    err_because(err, REASON_NOT_FOUND, ERR_NOT_FOUND, "no container %.*s", REGISTRY_ID_MAX,
+                id ? id : "");
     return NULL;
 }
 
@@ -89,7 +90,7 @@ struct pod *registry_find_pod(struct registry *r, const char *id, struct err *er
         if (pod->takes_workloads && pod->holder && str_eq(pod->id, id))
             return pod;
     }
-    err_set(err, ERR_NOT_FOUND, "no pod %s", id);
+    err_because(err, REASON_NOT_FOUND, ERR_NOT_FOUND, "no pod %s", id);
     return NULL;
 }
 

@@ -113,6 +113,6 @@ int registry_need_vm(struct ctx *ctx, struct registry *r, const struct spec *spe
 int registry_adopt(struct registry *r, struct vm *vm, struct ledger *ledger, struct err *err);
 int registry_yield(struct registry *r, struct ledger *ledger, struct err *err);
 /* Moves its VM to that group of host CPUs (cpugroup.h). ERR_STATE: there is no VM. */
-int registry_set_cpu_group(struct registry *r, const char *name, struct err *err);
+int registry_set_cpu_group(struct ctx *ctx, struct registry *r, const char *name, struct err *err);
 /* The list of containers has changed, which the file beside the ledger repeats. */
 void registry_update_run_file(struct registry *r);

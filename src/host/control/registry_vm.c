@@ -169,22 +169,23 @@ int registry_need_vm(struct ctx *ctx, struct registry *r, const struct spec *spe
         if (waitq_wait(ctx, &r->changed, "the last VM to end", err) < 0)
             return -1;
     if (r->closing)
-        return err_set(err, ERR_UNAVAILABLE, "the shim is shutting down");
+        return err_because(err, REASON_SHIM_LEAVING, ERR_UNAVAILABLE, "the shim is shutting down");
     if (!r->vm) {
         if (open_vm(ctx, r, spec, &size, options, err) < 0)
             return -1;
     } else if (annotations_contradiction(&vm_parts(r->vm)->wishes, options, err) < 0) {
         return -1;
     } else if (options->encrypted_scratch && !vm_parts(r->vm)->wishes.encrypted_scratch)
-        return err_set(err, ERR_STATE,
-                       "an encrypted scratch disk is asked for, and the VM runs with one that is "
-                       "not: the pod's first container (its sandbox) must ask for it");
+        return err_because(err, REASON_INVALID_ANNOTATION, ERR_STATE,
+                           "an encrypted scratch disk was requested, but the VM runs without one: "
+                           "request it for the pod's first container (its sandbox)");
     return vm_need_prepared(ctx, r->vm, err);
 }
 
-int registry_set_cpu_group(struct registry *r, const char *name, struct err *err)
+int registry_set_cpu_group(struct ctx *ctx, struct registry *r, const char *name, struct err *err)
 {
     if (!r->vm || vm_state(r->vm) != VM_RUNNING)
-        return err_set(err, ERR_STATE, "no VM runs that could be in CPU group %.64s", name);
-    return vm_set_cpu_group(r->vm, name, err);
+        return err_because(err, REASON_WRONG_STATE, ERR_STATE,
+                           "no running VM can join CPU group %.64s", name);
+    return vm_set_cpu_group(ctx, r->vm, name, err);
 }

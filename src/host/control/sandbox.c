@@ -48,7 +48,8 @@ struct sandbox *sandbox_find(const struct registry *r, const char *id, struct er
 {
     if (r->sandbox && str_eq(r->sandbox->id, id))
         return r->sandbox;
-    err_set(err, ERR_NOT_FOUND, "no sandbox %.*s", REGISTRY_ID_MAX, id ? id : "");
+    err_because(err, REASON_NOT_FOUND, ERR_NOT_FOUND, "no sandbox %.*s", REGISTRY_ID_MAX,
+                id ? id : "");
     return NULL;
 }
 
@@ -70,7 +71,7 @@ static int load_spec(struct ctx *ctx, const struct sandbox_create *c, struct spe
         len = 2;
     }
     if (sandbox_spec_parse(c, text, len, ret, err) < 0)
-        return err_wrap(err, "%s/config.json", c->bundle);
+        return err_wrap_because(err, REASON_INVALID_BUNDLE, "%s/config.json", c->bundle);
     pods_drop_ours(*ret);
     return 0;
 }
@@ -88,15 +89,17 @@ static int check_new(const struct registry *r, const struct sandbox_create *c, s
     if (registry_check_id("sandbox id", c->id, REGISTRY_ID_MAX, err) < 0)
         return -1;
     if (!c->bundle || c->bundle[0] != '/')
-        return err_set(err, ERR_INVALID, "bundle \"%.128s\" of sandbox %s is not an absolute path",
-                       c->bundle ? c->bundle : "", c->id);
+        return err_because(err, REASON_INVALID_BUNDLE, ERR_INVALID,
+                           "bundle \"%.128s\" of sandbox %s is not an absolute path",
+                           c->bundle ? c->bundle : "", c->id);
     if (r->closing)
-        return err_set(err, ERR_UNAVAILABLE, "the shim is shutting down");
+        return err_because(err, REASON_SHIM_LEAVING, ERR_UNAVAILABLE, "the shim is shutting down");
     if (s)
-        return err_set(err, ERR_EXISTS, "sandbox %s exists already", s->id);
+        return err_because(err, REASON_ALREADY_EXISTS, ERR_EXISTS, "sandbox %s exists already",
+                           s->id);
     if (r->n_containers > 0)
-        return err_set(err, ERR_STATE, "sandbox %s: this shim has containers without a sandbox",
-                       c->id);
+        return err_because(err, REASON_WRONG_STATE, ERR_STATE,
+                           "sandbox %s: this shim has containers without a sandbox", c->id);
     return 0;
 }
 
@@ -155,8 +158,8 @@ static int check_start(struct sandbox *s, struct err *err)
 {
     if (s->state == SANDBOX_CREATED && !s->asked)
         return 0;
-    return err_set(err, ERR_STATE, "sandbox %s is %s, cannot start", s->id,
-                   s->asked ? "being stopped" : fsm_state_name(&sandbox_fsm, s->state));
+    return err_because(err, REASON_WRONG_STATE, ERR_STATE, "sandbox %s is %s, cannot start", s->id,
+                       s->asked ? "being stopped" : fsm_state_name(&sandbox_fsm, s->state));
 }
 
 static int start_pod(struct ctx *ctx, struct sandbox *s, struct err *err)
@@ -170,17 +173,20 @@ static int start_pod(struct ctx *ctx, struct sandbox *s, struct err *err)
     if (container_create(&limited, s->r, &cc, &s->holder, err) < 0 ||
         container_start(&limited, s->holder, "", &s->pid, err) < 0)
         return -1;
-    return s->asked ? err_set(err, ERR_UNAVAILABLE, "sandbox %s is being stopped", s->id) : 0;
+    return s->asked ? err_because(err, REASON_WRONG_STATE, ERR_UNAVAILABLE,
+                                  "sandbox %s is being stopped", s->id)
+                    : 0;
 }
 
 static void start_failed(struct sandbox *s)
 {
-    struct ctx own = ctx_background(s->r->o.loop, "sandbox-id", s->id),
+    struct ctx own = ctx_background(s->r->o.loop, LK_SANDBOX_ID, s->id),
                limited = ctx_with_timeout(&own, SANDBOX_STOP_LIMIT);
     struct err err = ERR_INIT;
 
     if (sandbox_release(&limited, s, &err) < 0)
-        log_error(&own, "a sandbox that failed is not released; stop goes on with it", F_ERR(&err));
+        log_error(&own, "releasing a failed sandbox is incomplete; StopSandbox will continue it",
+                  F_ERR(&err));
     sandbox_ended(s, EXIT_LOST);
 }
 
@@ -188,7 +194,7 @@ int sandbox_start(struct ctx *ctx, struct registry *r, const char *id, struct sa
                   struct err *err)
 {
     struct sandbox *s = sandbox_find(r, id, err);
-    struct ctx own = ctx_with_id(ctx, "sandbox-id", id);
+    struct ctx own = ctx_with_id(ctx, LK_SANDBOX_ID, id);
     AUTO(gate_leave) struct gate *held = NULL;
 
     if (!s)
@@ -211,7 +217,7 @@ int sandbox_start(struct ctx *ctx, struct registry *r, const char *id, struct sa
         s->created_wall_ns = loop_wall(r->o.loop);
         fsm_step(&sandbox_fsm, &s->state, SANDBOX_EV_STARTED);
         sandbox_watch(s);
-        log_info(&own, "sandbox started", F_U("pid", s->pid));
+        log_info(&own, "sandbox started", F_U(LK_PID, s->pid));
     }
     return sandbox_view(r, id, ret, err);
 }
@@ -250,9 +256,9 @@ static struct sandbox *find_ready(const struct registry *r, const char *id, cons
 
     if (!s || (s->state == SANDBOX_READY && s->holder && !container_has_ended(s->holder)))
         return s;
-    err_set(err, ERR_STATE, "sandbox %s is %s, cannot %s", id,
-            s->state == SANDBOX_READY ? "being stopped" : fsm_state_name(&sandbox_fsm, s->state),
-            what);
+    err_because(
+        err, REASON_WRONG_STATE, ERR_STATE, "sandbox %s is %s, cannot %s", id,
+        s->state == SANDBOX_READY ? "being stopped" : fsm_state_name(&sandbox_fsm, s->state), what);
     return NULL;
 }
 
@@ -358,10 +364,12 @@ int sandbox_admits(const struct registry *r, const char *id, struct err *err)
     const struct sandbox *s = r->sandbox;
 
     if (s && str_eq(s->id, id))
-        return err_set(err, ERR_EXISTS, "container %s exists already", id);
+        return err_because(err, REASON_ALREADY_EXISTS, ERR_EXISTS, "container %s exists already",
+                           id);
     if (s && (s->state != SANDBOX_READY || s->asked))
-        return err_set(err, ERR_STATE, "sandbox %s is %s: cannot create container %s in it", s->id,
-                       s->asked ? "being stopped" : fsm_state_name(&sandbox_fsm, s->state), id);
+        return err_because(err, REASON_WRONG_STATE, ERR_STATE,
+                           "sandbox %s is %s: cannot create container %s in it", s->id,
+                           s->asked ? "being stopped" : fsm_state_name(&sandbox_fsm, s->state), id);
     return 0;
 }
 

@@ -58,8 +58,8 @@ int sandbox_view(const struct registry *r, const char *id, struct sandbox_view *
 int sandbox_start(struct ctx *ctx, struct registry *r, const char *id, struct sandbox_view *ret,
                   struct err *err);
 /* Ends all containers and the VM and returns when the pod's network and mounts are free. grace: for
- * containers, which get a SIGTERM first; 0: none. Stopped: success. If ctx ends first the work goes
- * on behind it. */
+ * containers, which get a SIGTERM first; 0: none. Stopped: success. If ctx ends first, the stop
+ * continues in the background. */
 int sandbox_stop(struct ctx *ctx, struct registry *r, const char *id, uint64_t grace_ns,
                  struct err *err);
 

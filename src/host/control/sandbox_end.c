@@ -63,14 +63,15 @@ static int release_rest(struct ctx *ctx, struct sandbox *s, struct err *err)
 static void watch_main(void *arg)
 {
     struct sandbox *s = arg;
-    struct ctx ctx = ctx_background(s->r->o.loop, "sandbox-id", s->id);
+    struct ctx ctx = ctx_background(s->r->o.loop, LK_SANDBOX_ID, s->id);
     struct process_view v = { .exit_status = EXIT_LOST };
     struct err err = ERR_INIT;
     struct process *init = container_process(s->holder, "", &err);
 
     (void)process_wait(&ctx, init, &v, &err); /* without a limit it cannot fail */
     if (!s->asked) {                          /* at once: what is left is released behind it */
-        log_error(&ctx, "the sandbox has ended by itself", F_U("status", v.exit_status));
+        log_error(&ctx, "the sandbox's VM exited without a request",
+                  F_U(LK_EXIT_STATUS, v.exit_status), F_REASON(REASON_VM_ENDED));
         sandbox_ended(s, v.exit_status);
     }
 
@@ -78,7 +79,8 @@ static void watch_main(void *arg)
 
     err_clear(&err);
     if (release_rest(&limited, s, &err) < 0)
-        log_error(&ctx, "the sandbox is not released; stop goes on with it", F_ERR(&err));
+        log_error(&ctx, "releasing the sandbox is incomplete; StopSandbox will continue it",
+                  F_ERR(&err));
     if (!s->ended.set)
         sandbox_ended(s, v.exit_status);
 }
@@ -119,7 +121,7 @@ static bool writes_host(const struct registry *r)
 static void stop_main(void *arg)
 {
     struct sandbox *s = arg;
-    struct ctx ctx = ctx_background(s->r->o.loop, "sandbox-id", s->id);
+    struct ctx ctx = ctx_background(s->r->o.loop, LK_SANDBOX_ID, s->id);
     struct err err = ERR_INIT;
 
     if (s->grace_ns && s->state == SANDBOX_READY)
@@ -131,7 +133,7 @@ static void stop_main(void *arg)
     if (!writes_host(s->r))
         vm_kill(s->r->vm, VM_END_KILL, "the sandbox is being stopped");
     if (vm_stop(&limited, s->r->vm, VM_GRACE, &err) < 0)
-        log_error(&ctx, "the sandbox's VM does not end", F_ERR(&err));
+        log_error(&ctx, "the sandbox's VM did not exit", F_ERR(&err));
     s->stopping = false;
 }
 

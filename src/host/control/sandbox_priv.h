@@ -47,10 +47,10 @@ struct sandbox {
 
 /* NULL with ERR_NOT_FOUND. */
 struct sandbox *sandbox_find(const struct registry *r, const char *id, struct err *err);
-/* Stopped: wakes those who wait for that. */
+/* Sets the state to Stopped and wakes the fibers that wait for it. */
 void sandbox_ended(struct sandbox *s, uint32_t status);
-/* Inside the gate: ends the VM and releases what the pod's network and mounts hold. Goes on where
- * it stopped. */
+/* Inside the gate: ends the VM and releases what the pod's network and mounts hold. Repeated, it
+ * continues at the step that failed. */
 int sandbox_release(struct ctx *ctx, struct sandbox *s, struct err *err);
 /* In a fiber of its own, until its end. */
 void sandbox_watch(struct sandbox *s);

@@ -1,6 +1,6 @@
 /* sandbox_random_test.c - a sandbox under many clients at once, while host, guest and VM fail at
- * random: whoever waits is answered, in bounded time, and nothing is left. A seed that fails is
- * printed; SEED=n runs that one alone. */
+ * random: every request is answered in bounded time, and nothing is left. A seed that fails is
+ * printed; SEED=n runs only that seed. */
 #include "fixture/registry_steps.h"
 #include "host/control/sandbox_priv.h"
 #include <stdio.h>
@@ -148,7 +148,7 @@ static void one_world(struct ctx *ctx, uint64_t seed)
     ASSERT_EQ(r.host.net_plugged, 0);
 }
 
-TEST_VIRTUAL(whatever_happens_everybody_is_answered_and_nothing_is_left)
+TEST_VIRTUAL(whatever_fails_each_request_is_answered_and_nothing_is_left)
 {
     const char *only = getenv("SEED");
 

@@ -102,7 +102,7 @@ TEST_VIRTUAL(a_sandbox_lives_without_containers_until_it_is_stopped)
     ASSERT_OK(sandbox_shutdown(&root, r.registry, "s", &err), err);
     ASSERT_OK(sandbox_shutdown(&root, r.registry, "s", &err), err);
     ASSERT(registry_idle(r.registry));
-    ASSERT_STR(fixture_told(&r, &root), ""); /* a sandbox is no task */
+    ASSERT_STR(fixture_told(&r, &root), ""); /* a sandbox is not a task */
     fixture_close(&r, ctx);
 }
 
@@ -463,6 +463,7 @@ TEST_VIRTUAL(a_sandbox_that_is_being_stopped_admits_no_container)
     ASSERT_EQ(state_of(&r), SANDBOX_READY); /* c1 has its time */
     ASSERT_FAIL(fixture_try_create(&r, &root, "c2", &err), err, ERR_STATE);
     ASSERT_HAS(err.msg, "sandbox s is being stopped: cannot create container c2 in it");
+    ASSERT_EQ(err.reason, REASON_WRONG_STATE);
     ASSERT_OK(sandbox_stop(&root, r.registry, "s", 0, &err), err);
     fixture_close(&r, ctx);
 }
@@ -515,7 +516,7 @@ TEST_VIRTUAL(killing_the_sandboxs_process_on_the_host_ends_the_pod)
     fixture_close(&r, ctx);
 }
 
-TEST_VIRTUAL(a_failed_start_is_taken_back_and_told)
+TEST_VIRTUAL(a_failed_start_is_rolled_back_and_reported)
 {
     static const struct refusal steps[] = {
         { BRIDGE_NEGOTIATE_PROTOCOL, -1, -1, 1, FAKE_REFUSE, 0 },

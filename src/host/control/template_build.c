@@ -29,7 +29,7 @@ static int check_clock(struct ctx *ctx, struct vm *vm, struct err *err)
         return -1;
     vm_clock_text(&c, text);
     if (c.verdict == VM_CLOCK_OFF)
-        return err_set(err, ERR_DATA_LOSS, "its clock %s", text);
+        return err_because(err, REASON_CLOCK_WRONG, ERR_DATA_LOSS, "its clock %s", text);
     /* A machine that is very busy shows no more than that; but 1 % would have been seen. */
     if (c.high_ppm - c.low_ppm > VM_CLOCK_CLOSE_PPM)
         return err_set(err, ERR_UNAVAILABLE,
@@ -101,6 +101,7 @@ int template_build(struct ctx *ctx, const struct template_build *b, struct templ
         .max_cpus = 1,
         .accel = VM_ACCEL_AUTO,
         .allow_emulation = b->allow_emulation || c->allow_emulation,
+        .vsock = c->vsock_link,
         .nested = c->nested_virtualization,
         .uid_base = c->vm_uid_base,
         .uid_count = c->vm_uid_count,

@@ -10,6 +10,7 @@
 #include "host/device/scsi.h"
 #include "host/device/vpci.h"
 #include "host/jail/cgroup.h"
+#include "host/jail/jail.h"
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -114,8 +115,8 @@ void vm_free(struct vm *vm)
 
 struct ctx vm_own_ctx(const struct vm *vm)
 {
-    return vm->o.id ? ctx_background(vm->o.loop, "sandbox-id", vm->o.id)
-                    : ctx_background(vm->o.loop, "uvm-id", vm->id ? vm->id : "");
+    return vm->o.id ? ctx_background(vm->o.loop, LK_SANDBOX_ID, vm->o.id)
+                    : ctx_background(vm->o.loop, LK_UVM_ID, vm->id ? vm->id : "");
 }
 
 /* --- use --- */
@@ -139,11 +140,12 @@ void vm_drop(struct vm *vm)
 const struct vm_parts *vm_enter(struct vm *vm, const char *what, struct err *err)
 {
     if (!vm)
-        err_set(err, ERR_UNAVAILABLE, "%s: there is no VM", what);
+        err_because(err, REASON_VM_ENDED, ERR_UNAVAILABLE, "%s: there is no VM", what);
     else if (vm->state < VM_RUNNING)
-        err_set(err, ERR_STATE, "vm is %s, cannot %s", vm_state_name(vm->state), what);
+        err_because(err, REASON_WRONG_STATE, ERR_STATE, "vm is %s, cannot %s",
+                    vm_state_name(vm->state), what);
     else if (vm->state > VM_STOPPING || vm->p.life.fired)
-        err_set(err, ERR_UNAVAILABLE, "%s: the VM is going away", what);
+        err_because(err, REASON_VM_ENDED, ERR_UNAVAILABLE, "%s: the VM is stopping", what);
     else {
         vm_hold(vm);
         return &vm->p;
@@ -216,16 +218,19 @@ int vm_resize(struct ctx *ctx, struct vm *vm, const struct sizing *to, bool exac
         return 0;
 
     AUTO(vm_leave) const struct vm_parts *in = vm_enter(vm, "resize the VM", err);
+    struct err second = ERR_INIT;
+    int r = !in || (memory && set_memory(ctx, vm, to->memory_mib, err) < 0) ? -1 : 0;
 
-    if (!in || (memory && set_memory(ctx, vm, to->memory_mib, err) < 0) ||
-        (cpus && set_cpus(ctx, vm, to->cpus, err) < 0))
-        return err_wrap(err, "resize the VM");
-    return 0;
+    /* A guest may keep memory that it cannot move; it gives vCPUs back all the same. */
+    if (in && cpus && (r == 0 || exactly) &&
+        set_cpus(ctx, vm, to->cpus, r == 0 ? err : &second) < 0)
+        r = -1;
+    return r < 0 ? err_wrap(err, "resize the VM") : 0;
 }
 
 /* --- processors of the host --- */
 
-int vm_limit_cpu(struct vm *vm, uint64_t quota, uint64_t shares, struct err *err)
+int vm_limit_cpu(struct ctx *ctx, struct vm *vm, uint64_t quota, uint64_t shares, struct err *err)
 {
     const struct annotations *w = &vm->p.wishes;
     uint64_t most = (uint64_t)w->cpu_limit * vm->p.size.cpus; /* 100000 us is one CPU's period */
@@ -239,23 +244,41 @@ int vm_limit_cpu(struct vm *vm, uint64_t quota, uint64_t shares, struct err *err
         most = CPU_QUOTA_MIN_US;
     if (most && (!quota || quota > most))
         cpu.quota = most;
-    if (cgroup_set_cpu(vm->p.cgroup, &cpu, err) < 0)
+    if (cgroup_set_cpu(ctx, vm->p.cgroup, &cpu, err) < 0)
         return err_wrap(err, "limit the VM's processor time on the host");
     return 0;
 }
 
-int vm_set_cpu_group(struct vm *vm, const char *name, struct err *err)
+int vm_set_cpu_group(struct ctx *ctx, struct vm *given, const char *name, struct err *err)
 {
+    AUTO(vm_unref) struct vm *vm = vm_ref(given);
     AUTO_FREE char *cpus = NULL;
 
     if (!vm->o.config) /* of `lcow boot` */
-        return err_set(err, ERR_STATE, "the VM has no cgroup of its own");
+        return err_because(err, REASON_CGROUP_FAILED, ERR_STATE, "the VM has no cgroup of its own");
     if (cpugroup_read(vm->o.config->cpu_group_dir, name, &cpus, err) < 0)
         return -1;
-    if (cgroup_set_cpuset(vm->p.cgroup, cpus, err) < 0)
-        return err_wrap(err, "CPU group %s", name);
+    if (cgroup_set_cpuset(ctx, vm->p.cgroup, cpus, err) < 0)
+        return err_wrap_because(err, REASON_CGROUP_FAILED, "CPU group %s", name);
     free(vm->p.cpu_group);
     vm->p.cpu_group = str_dup(name);
+    return 0;
+}
+
+int vm_raise_oom_score(struct ctx *ctx, struct vm *vm, int adj, struct err *err)
+{
+    struct vmm_info info;
+
+    if (adj < -JAIL_OOM_SCORE_MAX || adj > JAIL_OOM_SCORE_MAX)
+        return err_set(err, ERR_INVALID, "invalid oom_score_adj %d: must be -%d–%d", adj,
+                       JAIL_OOM_SCORE_MAX, JAIL_OOM_SCORE_MAX);
+    if (vm->o.set_oom_score_adj && adj <= vm->o.oom_score_adj)
+        return 0;
+    vm_info(vm, &info);
+    if (info.pid && jail_oom_score(ctx, info.pid, adj, err) < 0)
+        return err_wrap(err, "the VM's process on the host");
+    vm->o.set_oom_score_adj = true; /* also for a QEMU that starts later */
+    vm->o.oom_score_adj = adj;
     return 0;
 }
 

@@ -49,12 +49,16 @@ enum vm_state {
 };
 extern const struct fsm vm_fsm;
 
+/* Begins the error of a boot that failed; the stage follows, and ": " and why. */
+#define VM_BOOT_STOPPED "boot stopped "
+
 struct vm_exit {
     bool requested; /* a stop, a kill, or an orderly power-off */
     uint32_t code;  /* 0 only if requested; else 137 for a killed VMM, 255 otherwise */
     uint64_t exited_wall_ns;
     enum vm_stage stage; /* the last one reached */
-    char why[256];
+    char why[512];
+    enum reason reason; /* REASON_NONE if requested */
 };
 
 /* Who wants it to end, and how. It only rises. */
@@ -136,7 +140,7 @@ AUTO_DEFINE(struct vm *, vm_unref);
  * already being killed; the error names the last stage reached. */
 int vm_start(struct ctx *ctx, struct vm *vm, const struct vm_doc *doc, struct err *err);
 /* Of a pod's VM: waits until it is Prepared; until it is Running; until its scratch disk is there
- * too. A boot's error is that of all who wait. vm may be NULL. */
+ * too. If the boot fails, every waiting call returns its error. vm may be NULL. */
 #define VM_TURN_LIMIT (180 * NS_PER_S) /* to wait for a turn to start; then it starts without */
 int vm_need_prepared(struct ctx *ctx, struct vm *vm, struct err *err);
 int vm_need_running(struct ctx *ctx, struct vm *vm, struct err *err);
@@ -145,7 +149,7 @@ int vm_need_ready(struct ctx *ctx, struct vm *vm, struct err *err);
 /* --- its end: three calls, all for NULL too --- */
 
 /* Orderly: asks the guest to power off, and kills when grace_ns is over. Waits until it is Gone;
- * if ctx ends first, the work goes on behind it. A VM that does not run is killed. */
+ * if ctx ends first, the stop continues in the background. A VM that does not run is killed. */
 int vm_stop(struct ctx *ctx, struct vm *vm, uint64_t grace_ns, struct err *err);
 #define VM_GRACE (3 * NS_PER_S) /* of a pod's VM */
 /* Without asking the guest; every call that waits for it fails with why. Repeatable: cleaning up
@@ -184,11 +188,14 @@ int vm_drop_cgroup(struct ctx *ctx, struct cgroup **c, struct err *err);
  * that failed. Inside vm_parts.size_gate. */
 int vm_resize(struct ctx *ctx, struct vm *vm, const struct sizing *to, bool exactly,
               struct err *err);
+/* Who goes first when the host has no memory left: QEMU is as dispensable as the most dispensable
+ * of its containers, not as its pause container. ERR_INVALID if it is not within -1000 and 1000. */
+int vm_raise_oom_score(struct ctx *ctx, struct vm *vm, int adj, struct err *err);
 /* Of a pod's VM, on the host: what QEMU may use of its processors. quota in 100 ms, in us, and
  * shares: what its pods' limits come to, 0 for none; what annotations say restricts that. */
-int vm_limit_cpu(struct vm *vm, uint64_t quota, uint64_t shares, struct err *err);
+int vm_limit_cpu(struct ctx *ctx, struct vm *vm, uint64_t quota, uint64_t shares, struct err *err);
 /* Moves it to that group of CPUs (cpugroup.h). Reads a file of the administrator's. */
-int vm_set_cpu_group(struct vm *vm, const char *name, struct err *err);
+int vm_set_cpu_group(struct ctx *ctx, struct vm *vm, const char *name, struct err *err);
 /* For SPAN(). vm may be NULL, and so may the answer. */
 struct timeline *vm_timeline(const struct vm *vm);
 

@@ -36,7 +36,7 @@ static int create(struct ctx *ctx, struct vm *vm, const struct vm_doc *doc, stru
     SPAN(step, ctx, vm_timeline(vm), TRACK_HOST, "create", err);
 
     return vm->p.vmm->ops->create(step.ctx, vm->p.vmm, doc, err) < 0
-               ? err_wrap(err, "create the VM")
+               ? err_wrap_because(err, REASON_BOOT_PREPARE, "create the VM")
                : 0;
 }
 
@@ -48,7 +48,7 @@ static int start_vmm(struct ctx *ctx, struct vm *vm, struct err *err)
     SPAN(step, ctx, vm_timeline(vm), TRACK_HOST, "start VMM", err);
 
     if (vm->p.vmm->ops->start(step.ctx, vm->p.vmm, err) < 0)
-        return err_wrap(err, "start the VMM");
+        return err_wrap_because(err, REASON_QEMU_FAILED, "start the VMM");
     vm->p.started_wall_ns = loop_wall(vm->o.loop);
     vm_reap(vm);
     vm->p.vmm->on_stage(vm, VM_STAGE_SPAWNED);
@@ -78,15 +78,23 @@ static void await_reason(struct vm *vm, const struct err *err)
 
 static int start_failed(struct vm *vm, struct err *err)
 {
+    static const enum reason reasons[VM_STAGE_COUNT] = {
+        [VM_STAGE_NONE] = REASON_BOOT_PREPARE,   [VM_STAGE_SPAWNED] = REASON_BOOT_FIRMWARE,
+        [VM_STAGE_KERNEL] = REASON_BOOT_KERNEL,  [VM_STAGE_INIT] = REASON_BOOT_AGENT,
+        [VM_STAGE_AGENT] = REASON_BOOT_PROTOCOL, [VM_STAGE_NEGOTIATED] = REASON_BOOT_PROTOCOL,
+    };
+
     await_reason(vm, err);
     if (vm->state == VM_ENDED && vm->vmm_exit.why[0])
-        err_set(err, ERR_UNAVAILABLE, "the VMM ended: %s", vm->vmm_exit.why);
+        err_because(err, vm->vmm_exit.reason, ERR_UNAVAILABLE, "the VMM ended: %s",
+                    vm->vmm_exit.why);
     else if (vm->end > VM_END_FAILED)
-        err_set(err, ERR_UNAVAILABLE, "the VM was terminated");
+        err_because(err, REASON_VM_ENDED, ERR_UNAVAILABLE, "the VM was terminated");
     if (vm->p.stage == VM_STAGE_NONE)
-        err_wrap(err, "boot stopped before the VMM ran");
+        err_wrap(err, VM_BOOT_STOPPED "before the VMM ran");
     else
-        err_wrap(err, "boot stopped at stage '%s'", vm_stage_name(vm->p.stage));
+        err_wrap(err, VM_BOOT_STOPPED "at stage '%s'", vm_stage_name(vm->p.stage));
+    err_blame(err, reasons[vm->p.stage]);
     vm_set_failure(vm, err);
     return -1;
 }
@@ -102,7 +110,8 @@ int vm_start(struct ctx *ctx, struct vm *vm, const struct vm_doc *doc, struct er
     if (vm->state == VM_RUNNING)
         return 0;
     if (vm->state > VM_RUNNING)
-        return err_set(err, ERR_UNAVAILABLE, "start the VM: it is %s", vm_state_name(vm->state));
+        return err_because(err, REASON_VM_ENDED, ERR_UNAVAILABLE, "start the VM: it is %s",
+                           vm_state_name(vm->state));
     if (vm->state == VM_NEW) /* with nothing but what the backend makes */
         fsm_step(&vm_fsm, &vm->state, VM_EV_PREPARED);
     fsm_step(&vm_fsm, &vm->state, VM_EV_BOOT);
@@ -120,7 +129,7 @@ int vm_start(struct ctx *ctx, struct vm *vm, const struct vm_doc *doc, struct er
             ? -1
             : 0;
     if (r == 0 && vm->p.life.fired)
-        r = err_set(err, ERR_UNAVAILABLE, "the VM ended just then");
+        r = err_because(err, REASON_VM_ENDED, ERR_UNAVAILABLE, "the VM ended just then");
     if (r < 0)
         r = start_failed(vm, err);
     vm->op = NULL;
@@ -130,7 +139,7 @@ int vm_start(struct ctx *ctx, struct vm *vm, const struct vm_doc *doc, struct er
         return -1;
     }
     fsm_step(&vm_fsm, &vm->state, VM_EV_UP);
-    log_info(ctx, "vm started", F_STR("uvm-id", vm->id));
+    log_info(ctx, "vm started", F_STR(LK_UVM_ID, vm->id));
     return 0;
 }
 
@@ -151,7 +160,7 @@ static void scratch_main(void *arg)
     SPAN(step, &limited, vm_timeline(vm), TRACK_HOST, "make scratch", &vm->scratch_err);
 
     if (scratch_make(step.ctx, &opts, &vm->scratch, &vm->scratch_err) < 0)
-        err_wrap(&vm->scratch_err, "scratch disk of the VM");
+        err_wrap_because(&vm->scratch_err, REASON_SCRATCH_FAILED, "scratch disk of the VM");
     latch_set(&vm->scratch_made);
 }
 
@@ -178,14 +187,14 @@ static int attach_scratch(struct ctx *ctx, struct vm *vm, struct err *err)
 
     if (!in || scsi_reserve(step.ctx, in->scsi, &disk, &mount, &id, err) < 0 ||
         scsi_map(step.ctx, in->scsi, id, &vm->p.scratch_path, err) < 0)
-        return err_wrap(err, "attach the scratch disk");
+        return err_wrap_because(err, REASON_SCRATCH_FAILED, "attach the scratch disk");
     return 0;
 }
 
 /* --- turns --- */
 
-/* Twenty VMs that boot at once on two processors are all too late; in turns none is. Not to get one
- * is no reason to fail: it may be held by a shim that hangs. */
+/* If twenty VMs boot at once on two CPUs, all exceed their time limit; in turns none does. A shim
+ * that gets no turn starts its VM anyway: a shim that hangs may hold the turn. */
 static int take_turn(struct ctx *ctx, struct vm *vm, struct err *err)
 {
     const struct config *c = vm->o.config;
@@ -199,15 +208,15 @@ static int take_turn(struct ctx *ctx, struct vm *vm, struct err *err)
     if (loop_now(ctx->loop) - began > VM_TURN_WORTH)
         span_add(vm_timeline(vm), TRACK_HOST, "wait for a turn", began, loop_now(ctx->loop));
     if (r < 0 && ctx_check(&life, err) == 0) {
-        log_warn(ctx, "no turn to start, going on without", F_ERR(err));
+        log_warn(ctx, "no start slot became free in time; starting without one", F_ERR(err));
         err_clear(err);
         r = 0;
     }
     return r;
 }
 
-/* Running is not yet through: the first container is as much work for the processors as the boot
- * was. If those who wait came in now, all would be half-way at the same time. */
+/* The turn is kept after the VM is Running: the first container costs as much CPU time as the boot
+ * did. If the next VM started now, their first containers would compete for the CPUs. */
 static void turn_main(void *arg)
 {
     struct vm *vm = arg;
@@ -249,7 +258,7 @@ static void log_start(struct ctx *ctx, struct vm *vm)
 
     vm_info(vm, &info);
     if (info.cold_why[0])
-        log_info(ctx, "starting cold: no usable template", F_STR("reason", info.cold_why));
+        log_info(ctx, "starting cold: no usable template", F_STR("why", info.cold_why));
     if (info.want_template)
         vm->o.want_template(vm->o.arg, vm->p.size.memory_mib);
 }
@@ -276,6 +285,7 @@ static int boot_document(struct ctx *ctx, struct vm *vm, const char *run_dir, st
         .shape = vm->o.shape,
         .accel = VM_ACCEL_AUTO,
         .allow_emulation = c->allow_emulation,
+        .vsock = c->vsock_link,
         .nested = c->nested_virtualization,
         .code_cache_mib = c->emulation_cache_mib,
         .uid_base = c->vm_uid_base,
@@ -323,23 +333,26 @@ static int boot(struct ctx *ctx, struct vm *vm, struct err *err)
 {
     AUTO_FREE char *run_dir = str_format("%s/%s/%s", vm->o.config->run_root, vm->o.ns, vm->o.id);
     struct vm_parts *p = &vm->p;
+    struct ctx life = ctx_with_cancel(ctx, &vm->p.life);
 
     if (ledger_create(run_dir, &p->ledger, err) < 0 ||
         vm->o.on_ledger(vm->o.arg, p->ledger, err) < 0)
         return -1;
-    if (cgroup_make(p->cgroup_path, p->ledger, &p->cgroup, err) < 0)
-        return err_wrap(err, "cgroup of the VM");
-    if ((p->wishes.cpu_limit || p->wishes.cpu_weight) && vm_limit_cpu(vm, 0, 0, err) < 0)
+    if (cgroup_make(&life, p->cgroup_path, p->ledger, &p->cgroup, err) < 0)
+        return err_wrap_because(err, REASON_CGROUP_FAILED, "cgroup of the VM");
+    if ((p->wishes.cpu_limit || p->wishes.cpu_weight) && vm_limit_cpu(&life, vm, 0, 0, err) < 0)
         return err_wrap(err,
                         "annotation io.microsoft.virtualmachine.computetopology.processor.limit is "
                         "\"%u\", .weight \"%u\"",
                         p->wishes.cpu_limit, p->wishes.cpu_weight);
-    if (*p->wishes.cpu_group && vm_set_cpu_group(vm, p->wishes.cpu_group, err) < 0)
-        return err_wrap(err, "annotation %s is \"%s\"", annotations_cpu_group, p->wishes.cpu_group);
+    if (*p->wishes.cpu_group && vm_set_cpu_group(&life, vm, p->wishes.cpu_group, err) < 0)
+        return err_wrap_because(err, REASON_INVALID_ANNOTATION, "annotation %s is \"%s\"",
+                                annotations_cpu_group, p->wishes.cpu_group);
     if (vm->o.home && p->cgroup && cgroup_join(p->cgroup, getpid(), err) < 0)
-        return err_wrap(err, "shim_cgroup = pod");
+        return err_wrap_because(err, REASON_CGROUP_FAILED, "shim_cgroup = pod");
     if (vm->state != VM_NEW)
-        return err_set(err, ERR_UNAVAILABLE, "the VM was ended before its boot");
+        return err_because(err, REASON_VM_ENDED, ERR_UNAVAILABLE,
+                           "the VM was ended before its boot");
     fsm_step(&vm_fsm, &vm->state, VM_EV_PREPARED);
     changed(vm);
     fibers_go(&vm->fibers, vm->o.loop, scratch_main, vm, "vm.scratch %s", vm->o.id);
@@ -357,12 +370,13 @@ static void boot_main(void *arg)
         fibers_go(&vm->fibers, vm->o.loop, turn_main, vm, "vm.turn %s", vm->o.id);
     } else {
         if (err.code == ERR_NONE)
-            err_set(&err, ERR_UNAVAILABLE, "the VM was ended during its boot");
+            err_because(&err, REASON_VM_ENDED, ERR_UNAVAILABLE, "the VM was ended during its boot");
         vm->boot_err = err; /* only now: the boot may go on after an error, as a cold start */
         vm_set_failure(vm, &err);
         turn_give(TAKE_PTR(vm->turn));
         vm_kill(vm, VM_END_FAILED, "the VM did not boot");
     }
+    cgroup_settle(vm->p.cgroup); /* QEMU is in it, or it is to go */
     timeline_follow(vm_timeline(vm), NULL);
     changed(vm);
 }
@@ -413,7 +427,7 @@ struct vm *vm_open(const struct vm_opts *o)
     return vm;
 }
 
-/* --- those who need it --- */
+/* --- waiting for the VM --- */
 
 /* A VM that is killed while it boots fails when its boot has: that error says why. */
 static int await(struct ctx *ctx, struct vm *given, enum vm_state need, bool ready, struct err *err)
@@ -421,18 +435,18 @@ static int await(struct ctx *ctx, struct vm *given, enum vm_state need, bool rea
     AUTO(vm_unref) struct vm *vm = vm_ref(given);
 
     if (!vm)
-        return err_set(err, ERR_UNAVAILABLE, "there is no VM");
+        return err_because(err, REASON_VM_ENDED, ERR_UNAVAILABLE, "there is no VM");
     while (!vm->ready.set && vm->boot_err.code == ERR_NONE &&
            (ready || vm->state < need || vm->state > VM_RUNNING))
         if (waitq_wait(ctx, &vm->changed, "the VM to boot", err) < 0)
             return -1;
     if (vm->boot_err.code != ERR_NONE) {
         *err = vm->boot_err;
-        return err_wrap(err, "boot the VM");
+        return err_wrap_because(err, REASON_BOOT_PREPARE, "boot the VM");
     }
     if (vm->ready.set && vm->state != VM_RUNNING)
-        return err_set(err, ERR_UNAVAILABLE,
-                       "the VM of sandbox %s has ended: delete its containers first", vm->o.id);
+        return err_because(err, REASON_VM_ENDED, ERR_UNAVAILABLE,
+                           "the VM of sandbox %s has ended: delete its containers first", vm->o.id);
     return 0;
 }
 

@@ -99,6 +99,7 @@ TEST_VIRTUAL(a_failed_create_leaves_nothing)
     ASSERT_FAIL(vm_wait(ctx, r.vm, &x, &err), err, ERR_STATE);
     ASSERT_FAIL(fixture_try_start(&r, ctx, &err), err, ERR_INTERNAL);
     ASSERT_HAS(err.msg, "boot stopped before the VMM ran: create the VM");
+    ASSERT_EQ(err.reason, REASON_BOOT_PREPARE);
     ASSERT_OK(vm_wait(ctx, r.vm, &x, &err), err);
     ASSERT(!x.requested);
     fake_vmm_facts(r.vmm, &facts);
@@ -138,6 +139,7 @@ TEST_VIRTUAL(a_failed_start_names_the_last_stage_and_kills_the_vm)
     fixture_build(&r, ctx);
     ASSERT_FAIL(fixture_try_start(&r, &soon, &err), err, ERR_DEADLINE);
     ASSERT_HAS(err.msg, "boot stopped at stage 'init'");
+    ASSERT_EQ(err.reason, REASON_BOOT_AGENT);
     ASSERT_EQ(vm_state(r.vm), VM_STOPPING);
     fake_vmm_facts(r.vmm, &facts);
     ASSERT(facts.terminated_ns > 0);
@@ -186,6 +188,7 @@ TEST_VIRTUAL(an_agent_of_another_version_fails_the_start_and_names_both)
     fixture_build(&r, ctx);
     ASSERT_FAIL(fixture_try_start(&r, ctx, &err), err, ERR_UNIMPLEMENTED);
     ASSERT_HAS(err.msg, "version 3");
+    ASSERT_EQ(err.reason, REASON_VERSION_MISMATCH);
     ASSERT_HAS(err.msg, "version 4");
     ASSERT_HAS(err.msg, "stage 'agent'");
     fixture_finish(&r, ctx);
@@ -342,7 +345,7 @@ static void note_stage(void *arg, enum vm_stage stage)
         s->seen[s->n++] = stage;
 }
 
-TEST_VIRTUAL(stages_are_told_once_and_in_order)
+TEST_VIRTUAL(stages_are_reported_once_and_in_order)
 {
     struct fixture r = { .guest_opts = { .init_ns = NS_PER_MS } };
     struct stages s = { 0 };

@@ -89,7 +89,7 @@ static int pass(struct ctx *ctx, struct vm *vm, uint64_t until, struct err *err)
         struct err ignored = ERR_INIT;
 
         if (vm->p.life.fired)
-            return err_set(err, ERR_UNAVAILABLE, "the VM has ended");
+            return err_because(err, REASON_VM_ENDED, ERR_UNAVAILABLE, "the VM has ended");
         (void)waitq_wait(&limited, &vm->changed, "the next look at the guest's clock", &ignored);
         if (ctx_check(ctx, err) < 0)
             return -1;
@@ -131,7 +131,8 @@ static void check_main(void *arg)
     } else {
         vm_clock_text(&vm->clock, text);
         if (vm->clock.verdict == VM_CLOCK_OFF)
-            log_error(&own, "the guest's clock is wrong; start the pod anew", F_STR("clock", text));
+            log_error(&own, "the guest's clock is wrong; restart the pod", F_STR("clock", text),
+                      F_REASON(REASON_CLOCK_WRONG));
         else
             log_debug(&own, "the guest's clock was compared",
                       F_STR("state", vm_clock_verdict_name(vm->clock.verdict)),
@@ -214,7 +215,7 @@ static int pass_on(struct ctx *ctx, struct vm *vm, struct err *err)
     return in ? in->guest->ops->set_clock(&limited, in->guest, loop_wall(vm->o.loop), err) : -1;
 }
 
-/* The guest's clock goes on by itself; what it cannot know is that ours was set. */
+/* The guest's clock runs by itself, but the guest does not notice when the host's clock is set. */
 static void follow_main(void *arg)
 {
     struct vm *vm = arg;

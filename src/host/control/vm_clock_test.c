@@ -40,7 +40,7 @@ TEST(slow_answers_make_wide_bounds_and_no_false_alarm)
     ASSERT_EQ(compare(64000000, 0, 20000).verdict, VM_CLOCK_GOOD);
 }
 
-TEST(a_clock_that_goes_back_is_off_and_one_look_is_none)
+TEST(a_clock_that_goes_back_is_wrong_and_one_look_is_not_enough)
 {
     struct vm_clock_look first = { 1000, 5000, 1010 }, back = { 1000000000, 4000, 1000000010 },
                          same = { 1005, 5005, 1015 }, wild = { 1000000000, UINT64_MAX, 1000000010 };
@@ -63,7 +63,7 @@ TEST(what_is_wrong_is_said_in_percent)
     ASSERT_STR(text, "runs as the host's to within 0.07 %");
 }
 
-/* After the check, what the VM's backend was told. */
+/* Runs the check and returns what was reported to the VM's backend. */
 static struct fake_facts checked(struct fixture *r, struct ctx *ctx, struct vm_clock *ret)
 {
     struct ctx patient = ctx_root(ctx->loop);
@@ -97,7 +97,7 @@ TEST_VIRTUAL(a_right_clock_is_compared_once_and_then_never_again)
     fixture_finish(&r, ctx);
 }
 
-TEST_VIRTUAL(a_wrong_clock_is_found_and_the_backend_is_told)
+TEST_VIRTUAL(a_wrong_clock_is_found_and_reported_to_the_backend)
 {
     struct fixture r = { .guest_opts = { .clock_ppm = 10000 } };
     struct vm_clock c;
@@ -115,7 +115,7 @@ static struct fake_answer slow_answers(void *arg, uint32_t type)
                                          : (struct fake_answer){ 0 };
 }
 
-TEST_VIRTUAL(a_busy_machine_is_no_wrong_clock)
+TEST_VIRTUAL(a_busy_machine_does_not_make_a_clock_wrong)
 {
     uint64_t delay = 40 * NS_PER_MS;
     struct fixture r = { .guest_opts = { .decide = slow_answers, .decide_arg = &delay } };

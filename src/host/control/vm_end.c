@@ -26,8 +26,10 @@ void vm_kill(struct vm *vm, enum vm_end who, const char *why)
 {
     if (!vm)
         return;
-    if (who == VM_END_FAILED && vm->end == VM_END_NONE)
+    if (who == VM_END_FAILED && vm->end == VM_END_NONE) {
         snprintf(vm->failure, sizeof(vm->failure), "%s", why);
+        vm->failure_reason = REASON_GUEST_LOST;
+    }
     want(vm, who);
     if (vm->state == VM_GONE)
         return;
@@ -48,9 +50,16 @@ void vm_set_failure(struct vm *vm, const struct err *err)
         return;
     want(vm, VM_END_FAILED);
     snprintf(vm->failure, sizeof(vm->failure), "%.255s", err->msg);
+    vm->failure_reason = err_reason(err);
 }
 
 /* --- the reaper --- */
+
+static void cleanup_failed(const struct ctx *ctx, const char *msg, struct err *err)
+{
+    err_blame(err, REASON_CLEANUP_FAILED);
+    log_error(ctx, msg, F_ERR(err));
+}
 
 static int release(struct ctx *ctx, struct vm *vm, struct err *err)
 {
@@ -63,7 +72,8 @@ static int release(struct ctx *ctx, struct vm *vm, struct err *err)
         if (vm->p.vmm->ops->release(&limited, vm->p.vmm, err) == 0)
             return 0;
         if (n == VM_RELEASE_TRIES)
-            return err_wrap(err, "clean up what the VM owned (%u tries)", n);
+            return err_wrap_because(err, REASON_CLEANUP_FAILED,
+                                    "clean up what the VM owned (%u tries)", n);
         log_warn(ctx, "cleaning up the VM failed; retrying", F_U("try", n), F_ERR(err));
 
         struct err ignored = ERR_INIT;
@@ -93,13 +103,14 @@ static int await_vmm(struct ctx *ctx, struct vm *vm, struct err *err)
             return 0;
     }
     if (err->code != ERR_STATE)
-        return err_wrap(err, "the VMM was killed but does not go away");
+        return err_wrap_because(err, REASON_CLEANUP_FAILED,
+                                "the VMM was killed but does not go away");
     vm->vmm_exit.requested = true; /* the backend knows of no process */
     err_clear(err);
     return 0;
 }
 
-/* Those who were woken run now; nobody may be inside the backend when it is released. */
+/* Waits for the fibers that were woken: none may be inside the backend when it is released. */
 static int await_quiet(struct ctx *ctx, struct vm *vm, struct err *err)
 {
     struct ctx limited = ctx_with_timeout(ctx, VM_QUIET_LIMIT);
@@ -126,6 +137,9 @@ static void fill_exit(struct vm *vm)
         snprintf(e->why, sizeof(e->why), "%s", x->why);
     else
         snprintf(e->why, sizeof(e->why), "%s", vm->failure[0] ? vm->failure : "the VMM ended");
+    e->reason = x->reason && !x->requested ? x->reason : vm->failure_reason;
+    if (e->reason == REASON_NONE)
+        e->reason = REASON_VM_ENDED;
 }
 
 /* A panic of the guest's kernel is reported there and nowhere else. */
@@ -141,10 +155,11 @@ static void log_console(struct vm *vm, const struct ctx *ctx)
 /* What each of us was waiting for when it happened; the guest cannot be asked any more. */
 static void log_fibers(struct vm *vm, const struct ctx *ctx)
 {
+    struct ctx named = ctx_with_id(ctx, LK_SANDBOX_ID, vm->o.id);
     AUTO(sbuf_release) struct sbuf out = { 0 };
 
     loop_dump(vm->o.loop, &out);
-    log_each_line(ctx, LOG_WARN, "fiber", out.data);
+    log_each_line(&named, LOG_WARN, "fiber", out.data);
 }
 
 static bool was_killed(const struct vm *vm)
@@ -195,7 +210,7 @@ static void reaped(struct vm *vm, const struct ctx *ctx)
     fsm_step(&vm_fsm, &vm->state, VM_EV_RELEASED);
     LOG_AT(ctx, vm->exit.requested ? LOG_INFO : LOG_ERROR, "vm exited", F_U("code", vm->exit.code),
            F_BOOL("requested", vm->exit.requested), F_STR("stage", vm_stage_name(vm->exit.stage)),
-           F_STR("why", vm->exit.why));
+           F_STR("why", vm->exit.why), F_REASON(vm->exit.reason));
     if (!vm->exit.requested)
         log_console(vm, ctx);
 }
@@ -209,7 +224,7 @@ static void reap_main(void *arg)
     if (clean_up(&ctx, vm, &err) == 0) {
         reaped(vm, &ctx);
     } else {
-        log_error(&ctx, "the VM could not be cleaned up", F_ERR(&err));
+        cleanup_failed(&ctx, "the VM could not be cleaned up", &err);
         fsm_step(&vm_fsm, &vm->state, VM_EV_RELEASE_FAILED);
         vm->reap_err = err;
         vm->reap_failures++;
@@ -329,7 +344,8 @@ bool vm_lost(struct vm *given)
         return killed; /* by whom does not matter */
     if (vm->end != VM_END_NONE)
         return true; /* it is being killed, which takes longer than that on a busy host */
-    log_error(&ctx, "the connection to the guest was lost; killing its VM");
+    log_error(&ctx, "the connection to the guest was lost; killing its VM",
+              F_REASON(REASON_GUEST_LOST));
     vm_kill(vm, VM_END_FAILED, "the guest is lost");
     return false;
 }
@@ -345,7 +361,7 @@ int vm_explain(struct vm *given, struct err *err)
     /* The failed boot ended the guest that the caller was using. */
     if (vm->boot_err.code != ERR_NONE) {
         *err = vm->boot_err;
-        return err_wrap(err, "boot the VM");
+        return err_wrap_because(err, REASON_BOOT_PREPARE, "boot the VM");
     }
     if (vm->end != VM_END_NONE)
         return -1;
@@ -353,8 +369,12 @@ int vm_explain(struct vm *given, struct err *err)
     struct ctx ctx = vm_own_ctx(vm), limited = ctx_with_timeout(&ctx, VM_WHY_LIMIT);
     const char *why = vm->vmm_exit.why;
 
-    if (vm_wait_ended(&limited, vm, &killed, &ignored) == 0 && why[0] && !strstr(err->msg, why))
+    /* Unless the error is the VMM's end itself. */
+    if (vm_wait_ended(&limited, vm, &killed, &ignored) == 0 && why[0] &&
+        err->reason != vm->vmm_exit.reason) {
         err_wrap(err, "the VM has ended (%s)", why);
+        err->reason = vm->vmm_exit.reason;
+    }
     return -1;
 }
 
@@ -396,7 +416,7 @@ static void drop_ledger(struct ctx *ctx, struct vm *vm)
         (vm->scratch && scratch_remove(ctx, vm->scratch, &err) < 0) ||
         drop_cgroup(ctx, vm, &err) < 0 || vm->o.on_close(vm->o.arg, p->ledger, &err) < 0 ||
         ledger_finish(p->ledger, &err) < 0)
-        log_error(ctx, "not everything was cleaned up; run `lcow gc`", F_ERR(&err));
+        cleanup_failed(ctx, "not everything was cleaned up; run `lcow gc`", &err);
     scratch_free(TAKE_PTR(vm->scratch));
     cgroup_free(TAKE_PTR(p->cgroup));
     ledger_close(TAKE_PTR(p->ledger));
@@ -415,7 +435,7 @@ static void close_main(void *arg)
 
         drop_ledger(&rest, vm);
     } else { /* something still works on it; its memory and its records stay */
-        log_error(&ctx, "the VM could not be cleaned up; run `lcow gc`", F_ERR(&err));
+        cleanup_failed(&ctx, "the VM could not be cleaned up; run `lcow gc`", &err);
     }
     vm->o.on_closed(vm->o.arg);
     if (gone)
@@ -429,7 +449,7 @@ void vm_close(struct vm *vm)
     want(vm, VM_END_UNUSED);
     /* Without grace, which would wait for the boot, and that for a scratch disk that may hang. */
     if (!vm->ready.set)
-        vm_kill(vm, VM_END_UNUSED, "nobody needs the VM any more");
+        vm_kill(vm, VM_END_UNUSED, "the VM is not needed any more");
     fiber_go(vm->o.loop, close_main, vm, "vm.close %s", vm->o.id);
 }
 

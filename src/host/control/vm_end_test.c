@@ -1,5 +1,5 @@
-/* vm_end_test.c - how a VM ends, and the weak spots of the original (host.md §24) that the VM
- * controller must not have: 4, 5, 6, 14, 15, 38. */
+/* vm_end_test.c - how a VM ends, and the weak spots of the original (docs/reference/host.md §24)
+ * that the VM controller must not have: 4, 5, 6, 14, 15, 38. */
 #include "fixture/vm_fixture.h"
 #include "proto/bridge.h"
 #include <stdlib.h>
@@ -161,7 +161,7 @@ TEST_VIRTUAL(ws05_wait_returns_only_when_the_vm_is_terminated)
     fixture_finish(&r, ctx);
 }
 
-TEST_VIRTUAL(ws05_wait_ends_even_if_nothing_can_be_taken_back)
+TEST_VIRTUAL(ws05_wait_ends_even_if_nothing_can_be_released)
 {
     struct fixture r = { .vmm_opts = { .release_failures = VM_RELEASE_TRIES } };
     struct vm_exit x;
@@ -174,9 +174,10 @@ TEST_VIRTUAL(ws05_wait_ends_even_if_nothing_can_be_taken_back)
     fiber_yield(ctx->loop);
     ASSERT_FAIL(fixture_kill(&r, &root, &err), err, ERR_INTERNAL);
     ASSERT_HAS(err.msg, "clean up what the VM owned");
+    ASSERT_EQ(err.reason, REASON_CLEANUP_FAILED);
     ASSERT_EQ(vm_state(r.vm), VM_ENDED);
     ASSERT_FAIL(vm_wait(&root, r.vm, &x, &err), err, ERR_INTERNAL);
-    ASSERT_OK(fixture_kill(&r, &root, &err), err); /* repeated: goes on where it stopped */
+    ASSERT_OK(fixture_kill(&r, &root, &err), err); /* continues at the step that failed */
     ASSERT_EQ(vm_state(r.vm), VM_GONE);
     fixture_finish(&r, ctx);
     ASSERT_FAIL(c.r, c.err, ERR_INTERNAL);
@@ -330,7 +331,7 @@ TEST_VIRTUAL(ws38_a_vm_that_exits_by_itself_is_released)
 
 /* --- terminate, shutdown --- */
 
-TEST_VIRTUAL(terminate_goes_on_behind_a_client_that_left)
+TEST_VIRTUAL(terminate_continues_after_its_client_left)
 {
     struct fixture r = { .vmm_opts = { .kill_ns = NS_PER_S } };
     struct vm_exit x;
@@ -363,7 +364,7 @@ TEST_VIRTUAL(a_kill_while_the_backend_creates_makes_the_start_unavailable)
     fixture_finish(&r, ctx);
 }
 
-TEST_VIRTUAL(a_vmm_that_survives_its_kill_is_told_and_can_be_tried_again)
+TEST_VIRTUAL(a_vmm_that_survives_its_kill_is_reported_and_kill_can_be_repeated)
 {
     struct fixture r = { .vmm_opts = { .kill_ns = VM_KILL_LIMIT + NS_PER_S } };
     struct ctx root = ctx_root(ctx->loop);
@@ -431,7 +432,7 @@ TEST_VIRTUAL(shutdown_kills_when_even_quit_hangs)
     ASSERT_EQ(r.exit.code, 0);
 }
 
-TEST_VIRTUAL(shutdown_goes_on_behind_a_client_that_left)
+TEST_VIRTUAL(shutdown_continues_after_its_client_left)
 {
     struct fixture r = { .guest_opts = { .decide = silent_but_negotiates } };
     struct vm_exit x;
@@ -447,7 +448,7 @@ TEST_VIRTUAL(shutdown_goes_on_behind_a_client_that_left)
     fixture_finish(&r, ctx);
 }
 
-TEST_VIRTUAL(a_guest_that_powers_off_during_boot_is_no_clean_end)
+TEST_VIRTUAL(a_guest_that_powers_off_during_boot_is_not_a_clean_end)
 {
     struct fixture r = { .vmm_opts = { .dies_after_ns = NS_PER_MS, .death = FAKE_POWERED_OFF },
                          .guest_opts = { .agent_hangs = true } };

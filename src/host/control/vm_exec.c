@@ -92,7 +92,7 @@ int vm_exec(struct ctx *ctx, struct vm *vm, const struct vm_exec *e, struct vm_p
 
         if (in->guest->ops->resize_console(ctx, in->guest, NULL, p->pid, e->rows, e->cols, &lost) <
             0)
-            log_warn(ctx, "the terminal keeps its default size", F_U("pid", p->pid), F_ERR(&lost));
+            log_warn(ctx, "the terminal keeps its default size", F_U(LK_PID, p->pid), F_ERR(&lost));
     }
     *ret = p;
     return 0;
@@ -123,7 +123,7 @@ static const struct vm_parts *process_enter(struct vm_process *p, const char *wh
 {
     if (!p->done)
         return vm_enter(p->vm, what, err);
-    err_set(err, ERR_NOT_FOUND, "%s: process %u has ended", what, p->pid);
+    err_because(err, REASON_NOT_FOUND, ERR_NOT_FOUND, "%s: process %u has ended", what, p->pid);
     return NULL;
 }
 

@@ -1,5 +1,5 @@
-/* vm_pod_test.c - a pod's VM: what those who wait for its boot learn, how its end is reported when
- * nobody asked for it, and that cleaning up has an end. */
+/* vm_pod_test.c - a pod's VM: the errors of calls that wait for its boot, the report of an
+ * unrequested end, and that cleaning up ends in bounded time. */
 #include "fixture/registry_steps.h"
 #include "host/control/vm_priv.h"
 #include <signal.h>

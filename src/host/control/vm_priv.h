@@ -26,7 +26,7 @@ struct turn;
 #define VM_LOST_LIMIT (50 * NS_PER_MS)  /* the same, when exits wait to be published */
 #define VM_KILL_LIMIT (10 * NS_PER_S)   /* until a killed VMM has ended */
 #define VM_DRAIN_LIMIT NS_PER_S         /* the guest's last log lines */
-#define VM_QUIET_LIMIT (10 * NS_PER_S)  /* until those who were woken have left */
+#define VM_QUIET_LIMIT (10 * NS_PER_S)  /* until the woken fibers have left */
 #define VM_QUIT_LIMIT (5 * NS_PER_S)    /* stop: the VMM's own orderly end */
 #define VM_CLOSE_LIMIT (120 * NS_PER_S) /* until it is Gone and its fibers have ended */
 #define VM_DRIVERS_LIMIT (15 * NS_PER_S)
@@ -67,6 +67,7 @@ struct vm {
     /* The end. */
     enum vm_end end;
     char failure[256]; /* why, of VM_END_FAILED */
+    enum reason failure_reason;
     struct vmm_exit vmm_exit;
     uint64_t grace_ns;
     bool reaping;           /* the one fiber that sees it to its end is at work */

@@ -234,7 +234,7 @@ static int attach_nic(struct ctx *ctx, struct network *n, struct network_nic *c,
 
     if (plug(ctx, n, c, &tap, err) < 0 || add_to_vm(ctx, n, c, tap, err) < 0 ||
         add_to_guest(ctx, n, c, dns, err) < 0)
-        return err_wrap(err, "interface %s", c->iface->name);
+        return err_wrap_because(err, REASON_NETWORK_FAILED, "interface %s", c->iface->name);
     log_info(ctx, "interface attached", F_STR("interface", c->iface->name), F_STR("nic", c->id),
              F_U("mtu", c->iface->mtu), F_U("addresses", c->iface->n_addresses),
              F_U("routes", c->iface->n_routes), F_U("sysctls", c->iface->sysctls.n));
@@ -289,16 +289,16 @@ static int unplug(struct ctx *ctx, struct network *n, struct network_nic *c, str
     return 0;
 }
 
-/* A guest that does not answer does not keep the host from taking back what is its own. */
+/* The host's side is released even if the guest does not answer. */
 static int detach_nic(struct ctx *ctx, struct network *n, struct network_nic *c, struct err *err)
 {
     struct err guest = ERR_INIT;
     int r = remove_from_guest(ctx, n, c, &guest);
 
     if (remove_from_vm(ctx, n, c, err) < 0 || unplug(ctx, n, c, err) < 0)
-        return err_wrap(err, "interface %s", c->iface->name);
+        return err_wrap_because(err, REASON_NETWORK_FAILED, "interface %s", c->iface->name);
     if (r < 0) {
-        log_warn(ctx, "the guest did not give an interface back; its NIC is gone, going on",
+        log_warn(ctx, "the guest did not release an interface; its NIC is removed, continuing",
                  F_STR("interface", c->iface->name), F_ERR(&guest));
         c->in_guest = false;
     }
@@ -381,8 +381,8 @@ static void connection_main(void *arg)
     struct err err = ERR_INIT;
 
     if (connect_guest(c, &err) < 0) {
-        log_debug(&ctx, "a port of the pod is not answered", F_STR("namespace", n->guest_ns),
-                  F_U("port", c->port), F_ERR(&err));
+        log_debug(&ctx, "a connection to a port of the pod is not forwarded",
+                  F_STR("namespace", n->guest_ns), F_U("port", c->port), F_ERR(&err));
         refuse(c->fd);
     } else {
         c->client = stream_from_fd(n->o.loop, TAKE_FD(c->fd));
@@ -438,7 +438,7 @@ static void start_forwarding(struct ctx *ctx, struct network *n)
     if (!n->config->loopback || !n->o.guest->ops->connect_port)
         return;
     if (net_forward_open(ctx, n->netns_fd, &n->forward.listener, &n->forward.hook, &err) < 0) {
-        log_warn(ctx, "ports of the pod cannot be forwarded, going on", F_ERR(&err));
+        log_warn(ctx, "cannot forward the pod's ports; continuing without", F_ERR(&err));
         return;
     }
     cancel_init(&n->forward.stop, NULL);
@@ -479,7 +479,7 @@ static int detach_all(struct ctx *ctx, struct network *n, struct err *err)
         if (failed++ == 0)
             *err = one;
         else
-            log_warn(ctx, "an interface could not be taken back", F_ERR(&one));
+            log_warn(ctx, "cannot remove an interface", F_ERR(&one));
     }
     if (failed > 0) {
         fsm_step(&network_fsm, &n->state, NETWORK_EV_DETACH_FAILED);
@@ -532,7 +532,8 @@ static void undo(struct ctx *ctx, struct network *n)
     struct err err = ERR_INIT;
 
     if (detach_all(&limited, n, &err) < 0)
-        log_warn(ctx, "a network that failed is not taken back yet; its detach does", F_ERR(&err));
+        log_warn(ctx, "rolling back a failed network is incomplete; its detach will continue it",
+                 F_ERR(&err));
 }
 
 int network_attach(struct ctx *ctx, struct network *n, const char *netns,
@@ -558,7 +559,7 @@ int network_attach(struct ctx *ctx, struct network *n, const char *netns,
     }
     fsm_step(&network_fsm, &n->state, NETWORK_EV_ATTACH_FAILED);
     undo(ctx, n);
-    return err_wrap(err, "network of the pod");
+    return err_wrap_because(err, REASON_NETWORK_FAILED, "network of the pod");
 }
 
 int network_detach(struct ctx *ctx, struct network *n, struct err *err)
@@ -569,7 +570,9 @@ int network_detach(struct ctx *ctx, struct network *n, struct err *err)
         return -1;
     if (n->state == NETWORK_NONE || n->state == NETWORK_DETACHED)
         return 0;
-    return detach_all(ctx, n, err) < 0 ? err_wrap(err, "network of the pod") : 0;
+    return detach_all(ctx, n, err) < 0
+               ? err_wrap_because(err, REASON_NETWORK_FAILED, "network of the pod")
+               : 0;
 }
 
 /* --- queries --- */

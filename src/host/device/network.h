@@ -3,12 +3,12 @@
  * the guest gives it the same name, addresses, routes, neighbours and sysctls in the pod's
  * namespace there, and the last one brings the pod's policy rules. Who dials a TCP port on an
  * address of the namespace on the host, from within (containerd's port-forward dials 127.0.0.1),
- * reaches that port in the guest. reference/host.md §13.
+ * reaches that port in the guest. docs/reference/host.md §13.
  *
  * Life: new -> attach (at the start of the pod's first container: CNI may come between Create and
- * Start) -> … -> detach -> free. attach is all or nothing: what a failed one leaves is taken back
- * by detach, which is tolerant (namespace, VM or guest gone: success), goes on after an error and
- * can be repeated until it succeeds. Gate: one changing call at a time; queries never wait. */
+ * Start) -> … -> detach -> free. attach is all or nothing: detach releases what a failed attach
+ * leaves. detach succeeds if namespace, VM or guest is gone, continues after an error and can be
+ * repeated until it succeeds. Gate: one changing call at a time; queries never wait. */
 #pragma once
 #include "base/mem.h"
 #include <stddef.h>
@@ -70,7 +70,7 @@ struct network_dns {
 /* Waits. netns: path of the pod's namespace, or /proc/ANCHOR/ns/net for a container that got one of
  * its own (ctr run --cni); one with nothing but lo: loopback only. NULL or "": there is none, the
  * pod has loopback only. Attached: success at once.
- * ERR_INVALID: netns is no network namespace, ERR_STATE: it is the host's own (net-host), or an
+ * ERR_INVALID: netns is not a network namespace, ERR_STATE: it is the host's own (net-host), or an
  * interface cannot be handed on (point to point without Ethernet, an ingress qdisc of somebody
  * else). dns may be NULL. */
 int network_attach(struct ctx *ctx, struct network *n, const char *netns,

@@ -60,9 +60,9 @@ static bool effect(struct ctx *ctx, enum step s, int *ret, struct err *err)
     if (f == FAILS || f == LOST)
         *ret = err_set(err, ERR_INTERNAL, "step %d says no", s);
     if (f == GONE)
-        *ret = err_set(err, ERR_UNAVAILABLE, "step %d: nobody there", s);
+        *ret = err_set(err, ERR_UNAVAILABLE, "step %d: no peer", s);
     if (f == HANGS)
-        *ret = waitq_wait(ctx, &fixture->never, "for ever", err);
+        *ret = waitq_wait(ctx, &fixture->never, "a step that hangs", err);
     return f == FINE || f == LOST;
 }
 
@@ -241,7 +241,7 @@ static int guest_connect(struct ctx *ctx, struct guest *g, const char *ns, bool 
 {
     fixture->wrong |= strcmp(ns, "pod1") != 0 || ipv6 || port != 8080 || fixture->inside != 1;
     if (fixture->refuses)
-        return err_set(err, ERR_UNAVAILABLE, "nobody listens");
+        return err_set(err, ERR_UNAVAILABLE, "port not listening");
     stream_pair(ctx->loop, 65536, ret, &fixture->guest_end);
     return 0;
 }
@@ -396,7 +396,7 @@ TEST_VIRTUAL(an_attach_that_fails_at_any_step_leaves_nothing)
             }
 }
 
-TEST_VIRTUAL(a_detach_that_fails_goes_on_and_is_repeated)
+TEST_VIRTUAL(a_detach_continues_after_a_failure_and_can_be_repeated)
 {
     static const enum step steps[] = { UNPLUG, NIC_REMOVE };
 
@@ -531,7 +531,7 @@ TEST_FIBER(a_port_is_forwarded_both_ways_and_half_closes)
     finish(&r, true);
 }
 
-TEST_FIBER(a_port_that_nobody_listens_on_ends_the_clients_connection)
+TEST_FIBER(a_port_without_a_listener_ends_the_clients_connection)
 {
     struct err err = ERR_INIT;
     char buf[1];
@@ -562,7 +562,7 @@ TEST_FIBER(detach_ends_the_connections_that_are_open)
     AUTO(stream_free) struct stream *client = dial(ctx, &r);
     while (!r.guest_end)
         fiber_yield(ctx->loop);
-    r.vm_dead = true; /* and nobody at the other end will ever say so */
+    r.vm_dead = true; /* and no FIN or RST reports it */
     ASSERT_OK(network_detach(ctx, r.n, &err), err);
     if (stream_read(ctx, client, buf, 1, &n, &err) == 0)
         ASSERT_EQ(n, 0);

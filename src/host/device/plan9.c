@@ -73,8 +73,8 @@ static int share_add(struct ctx *ctx, struct share *s, struct vmm *vmm, struct e
                 : vmm_unsupported("share_follow", err);
     fsm_step(&part_fsm, &s->state, r < 0 ? PART_EV_ADD_FAILED : PART_EV_ADDED);
     if (r < 0)
-        return err_wrap(err, "share %s with the VM", s->host_path);
-    log_info(ctx, "directory shared", F_STR("host-path", s->host_path), F_STR("share", s->name),
+        return err_wrap_because(err, REASON_SHARE_FAILED, "share %s with the VM", s->host_path);
+    log_info(ctx, "directory shared", F_STR(LK_HOST_PATH, s->host_path), F_STR("share", s->name),
              F_BOOL("read-only", s->read_only));
     return 0;
 }
@@ -89,7 +89,9 @@ static int share_mount(struct ctx *ctx, struct share *s, struct guest *guest, st
         return err_wrap(err, "%s", s->host_path);
     int r = guest->ops->mount_share(ctx, guest, &g, err);
     fsm_step(&part_fsm, &s->mount, r < 0 ? PART_EV_ADD_FAILED : PART_EV_ADDED);
-    return r < 0 ? err_wrap(err, "mount share %s (%s) in the guest", s->name, s->host_path) : 0;
+    return r < 0 ? err_wrap_because(err, REASON_SHARE_FAILED, "mount share %s (%s) in the guest",
+                                    s->name, s->host_path)
+                 : 0;
 }
 
 static int share_unmount(struct ctx *ctx, struct share *s, struct guest *guest, struct err *err)
@@ -102,7 +104,8 @@ static int share_unmount(struct ctx *ctx, struct share *s, struct guest *guest, 
         return 0;
     /* After a failed mount too: its answer may have been lost. Not mounted is success. */
     if (vmm_gone_is_done(guest->ops->unmount_share(ctx, guest, &g, err), ctx, err) < 0)
-        return err_wrap(err, "unmount share %s (%s) in the guest", s->name, s->host_path);
+        return err_wrap_because(err, REASON_SHARE_FAILED, "unmount share %s (%s) in the guest",
+                                s->name, s->host_path);
     fsm_step(&part_fsm, &s->mount, PART_EV_REMOVED);
     return 0;
 }
@@ -117,7 +120,7 @@ static int share_remove(struct ctx *ctx, struct share *s, struct vmm *vmm, struc
     if (vmm_gone_is_done(r, ctx, err) < 0)
         return err_wrap(err, "take share %s (%s) from the VM", s->name, s->host_path);
     fsm_step(&part_fsm, &s->state, PART_EV_REMOVED);
-    log_info(ctx, "directory no longer shared", F_STR("host-path", s->host_path),
+    log_info(ctx, "directory no longer shared", F_STR(LK_HOST_PATH, s->host_path),
              F_STR("share", s->name));
     return 0;
 }

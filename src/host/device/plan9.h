@@ -1,7 +1,7 @@
 /* plan9.h - host directories in the VM: a share per host directory (by identity and mode), mounted
- * once in the guest, counted. Reserve -> map -> unmap as in scsi.h; an unmap before map gives the
- * share back only when nobody else holds it (weak spot 17). Names are never reused.
- * reference/host.md §11. */
+ * once in the guest, counted. Reserve -> map -> unmap as in scsi.h; an unmap before map releases
+ * the share only if no other reservation holds it (weak spot 17). Names are never reused.
+ * docs/reference/host.md §11. */
 #pragma once
 #include "base/mem.h"
 #include "host/vmm/vmm.h"

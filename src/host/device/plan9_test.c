@@ -177,7 +177,7 @@ TEST_VIRTUAL(a_share_that_cannot_follow_the_host_is_removed_again)
     finish(ctx, &f);
 }
 
-TEST_VIRTUAL(a_failed_unmap_goes_on_where_it_stopped)
+TEST_VIRTUAL(a_failed_unmap_continues_at_the_failed_step)
 {
     struct fixture f;
 
@@ -238,7 +238,7 @@ TEST_VIRTUAL(a_file_system_that_does_not_answer_is_not_asked)
         tap_skip("no FUSE here: %s", strerror(errno));
     AUTO_FD int tree = open(dead, O_PATH | O_CLOEXEC);
     ASSERT(tree >= 0);
-    alarm(30); /* nobody else would end this */
+    alarm(30); /* ends the test if it hangs */
     start(ctx, &f);
     uint64_t one = reserve(ctx, &f, "/data", tree, true),
              two = reserve(ctx, &f, "/data", tree, true);

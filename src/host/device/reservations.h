@@ -29,7 +29,7 @@ void reservations_release(struct reservations *r);
 uint64_t reservations_take(struct reservations *r, struct reserved *t);
 /* NULL: ERR_NOT_FOUND. */
 struct reserved *reservations_find(const struct reservations *r, uint64_t id, struct err *err);
-/* The same for those who want to use the thing. NULL with ERR_STATE: it is being released. */
+/* The same, before the thing is used. NULL with ERR_STATE: it is being released. */
 struct reserved *reservations_use(const struct reservations *r, uint64_t id, struct err *err);
 /* With its last reservation the thing is freed. An unknown id is fine. */
 void reservations_drop(struct reservations *r, uint64_t id);

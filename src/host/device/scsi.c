@@ -32,8 +32,8 @@ FSM_DEFINE(scsi_disk_fsm, "disk", states, DISK_STATE_COUNT, events, DISK_EV_COUN
 
 #define LOOK_NS (2 * NS_PER_S)
 #define F_DISK(d)                                                                                  \
-    F_STR("host-path", (d)->host_path), F_U("controller", (d)->slot.controller),                   \
-        F_U("lun", (d)->slot.lun)
+    F_STR(LK_HOST_PATH, (d)->host_path), F_U(LK_CONTROLLER, (d)->slot.controller),                 \
+        F_U(LK_LUN, (d)->slot.lun)
 
 /* --- images --- */
 
@@ -116,10 +116,12 @@ static int check_root_hash(const struct guest_disk *m, struct err *err)
     if (len == 0)
         return 0;
     if (!m->verity)
-        return err_set(err, ERR_INVALID, "a root hash without dm-verity");
+        return err_because(err, REASON_VERITY_MISSING, ERR_INVALID,
+                           "a root hash without dm-verity");
     if (len != SCSI_ROOT_HASH_LEN || strspn(m->root_hash, "0123456789abcdefABCDEF") != len)
-        return err_set(err, ERR_INVALID, "the root hash \"%.80s\" is not %d hex digits (SHA-256)",
-                       m->root_hash, SCSI_ROOT_HASH_LEN);
+        return err_because(err, REASON_VERITY_MISSING, ERR_INVALID,
+                           "the root hash \"%.80s\" is not %d hex digits (SHA-256)", m->root_hash,
+                           SCSI_ROOT_HASH_LEN);
     return 0;
 }
 
@@ -128,13 +130,15 @@ static int check_mount(const struct scsi_disk *disk, const struct guest_disk *m,
     bool read_only = disk->read_only || m->read_only;
 
     if (m->verity && (!disk->read_only || m->encrypted))
-        return err_set(err, ERR_INVALID, "dm-verity is for read-only disks that are not encrypted");
+        return err_because(err, REASON_VERITY_MISSING, ERR_INVALID,
+                           "dm-verity is for read-only disks that are not encrypted");
     if (m->encrypted && read_only)
-        return err_set(err, ERR_INVALID, "an encrypted disk is made anew, so not read-only");
+        return err_set(err, ERR_INVALID,
+                       "encrypted disks are formatted on attach and cannot be read-only");
     if (m->encrypted && !m->ensure_filesystem && !m->block_device)
         return err_set(err, ERR_INVALID,
-                       "an encrypted disk holds nothing: it needs "
-                       "ensure-filesystem, or to be a block device");
+                       "an encrypted disk is empty when attached: set ensure-filesystem, or use it "
+                       "as a block device");
     return check_root_hash(m, err);
 }
 
@@ -178,8 +182,9 @@ static bool is_silent(struct ctx *ctx, const struct err *err)
 /* Says which one. */
 static int failed(const struct mount *m, const char *what, struct err *err)
 {
-    return err_wrap(err, "%s disk %u:%u partition %llu in the guest", what, m->guest.controller,
-                    m->guest.lun, (unsigned long long)m->guest.partition);
+    return err_wrap_because(err, REASON_DISK_FAILED, "%s disk %u:%u partition %llu in the guest",
+                            what, m->guest.controller, m->guest.lun,
+                            (unsigned long long)m->guest.partition);
 }
 
 /* Both are idempotent. */
@@ -222,8 +227,8 @@ static int disk_attach(struct ctx *ctx, struct disk *d, struct vmm *vmm, struct 
                                : vmm_unsupported("scsi_add", err);
     fsm_step(&scsi_disk_fsm, &d->state, r < 0 ? DISK_EV_ATTACH_FAILED : DISK_EV_ATTACHED);
     if (r < 0)
-        return err_wrap(err, "attach %s as disk %u:%u", d->host_path, d->slot.controller,
-                        d->slot.lun);
+        return err_wrap_because(err, REASON_DISK_FAILED, "attach %s as disk %u:%u", d->host_path,
+                                d->slot.controller, d->slot.lun);
     log_info(ctx, "disk attached", F_DISK(d));
     return 0;
 }
@@ -232,8 +237,8 @@ static int disk_attach(struct ctx *ctx, struct disk *d, struct vmm *vmm, struct 
 static void disk_desert(struct ctx *ctx, struct disk *d, struct err *err)
 {
     d->deserted = true;
-    log_warn(ctx, "the guest does not let go of a disk: it is taken from it, its slot is lost",
-             F_DISK(d), F_ERR(err));
+    log_warn(ctx, "the guest did not release a disk; detaching it, and its slot stays unusable",
+             F_DISK(d), F_STR("why", err->msg), F_REASON(REASON_DISK_BUSY));
     err_clear(err);
 }
 
@@ -249,13 +254,13 @@ static int disk_eject(struct ctx *ctx, struct disk *d, struct guest *guest, stru
         r = 0;
     }
     if (vmm_gone_is_done(r, ctx, err) < 0)
-        return err_wrap(err, "eject disk %u:%u (%s)", d->slot.controller, d->slot.lun,
-                        d->host_path);
+        return err_wrap_because(err, REASON_DISK_FAILED, "eject disk %u:%u (%s)",
+                                d->slot.controller, d->slot.lun, d->host_path);
     fsm_step(&scsi_disk_fsm, &d->state, DISK_EV_EJECTED);
     return 0;
 }
 
-/* QEMU reads zeros where the file ended before; nobody would know. */
+/* Logs a file that has become shorter: QEMU reads zeros there, without an error. */
 static void look_if_cut(struct ctx *ctx, struct scsi *c, const struct disk *d)
 {
     struct ctx limited = ctx_with_timeout(ctx, LOOK_NS);
@@ -267,8 +272,10 @@ static void look_if_cut(struct ctx *ctx, struct scsi *c, const struct disk *d)
     if (c->look(&limited, d->fd, &now, &err) < 0)
         c->silent = err.code == ERR_DEADLINE; /* two hundred of these are not waited for */
     else if (now.bytes < d->image.bytes)
-        log_warn(ctx, "the image of a disk was cut while the VM had it: the rest was read as zeros",
-                 F_DISK(d), F_U("bytes-before", d->image.bytes), F_U("bytes", now.bytes));
+        log_warn(ctx,
+                 "a disk's image was truncated while the VM used it; the VM read the rest as zeros",
+                 F_DISK(d), F_U("bytes-before", d->image.bytes), F_U("bytes", now.bytes),
+                 F_REASON(REASON_DISK_TRUNCATED));
 }
 
 static int disk_remove(struct ctx *ctx, struct scsi *c, struct disk *d, struct err *err)
@@ -277,15 +284,15 @@ static int disk_remove(struct ctx *ctx, struct scsi *c, struct disk *d, struct e
     int r = vmm->ops->scsi_remove ? vmm->ops->scsi_remove(ctx, vmm, d->slot, err) : 0;
 
     if (vmm_gone_is_done(r, ctx, err) < 0)
-        return err_wrap(err, "detach disk %u:%u (%s)", d->slot.controller, d->slot.lun,
-                        d->host_path);
+        return err_wrap_because(err, REASON_DISK_FAILED, "detach disk %u:%u (%s)",
+                                d->slot.controller, d->slot.lun, d->host_path);
     fsm_step(&scsi_disk_fsm, &d->state, DISK_EV_REMOVED);
     look_if_cut(ctx, c, d);
     log_info(ctx, "disk detached", F_DISK(d));
     return 0;
 }
 
-/* From wherever it is, as far as it goes; the next call goes on from there. */
+/* From the disk's current state, step by step, until one fails; the next call continues there. */
 static int disk_detach(struct ctx *ctx, struct scsi *c, struct disk *d, struct err *err)
 {
     d->leaving = true;
@@ -365,8 +372,8 @@ static struct mount *find_mount(struct disk *d, uint64_t partition)
     return NULL;
 }
 
-/* Only what can still be used. What failed or is on its way out counts as another disk: nobody
- * waits for it, and its slot is free when its last holder has released it. */
+/* Only a disk that can still be used. A disk that failed or is being detached counts as another
+ * one: no call waits for it, and its slot is free when its last holder has released it. */
 static struct disk *find_disk(struct scsi *c, dev_t dev, ino_t ino, uint64_t partition)
 {
     for (unsigned i = 0; i < c->n_slots; i++) {
@@ -381,8 +388,8 @@ static struct disk *find_disk(struct scsi *c, dev_t dev, ino_t ino, uint64_t par
     return NULL;
 }
 
-/* The same file on a slot that nobody new can have: one of them writes, so there may be only one.
- */
+/* The same file in a slot that find_disk does not offer. If one of the two writes, only one of them
+ * may be attached. */
 static const struct disk *find_other(const struct scsi *c, dev_t dev, ino_t ino, bool read_only)
 {
     for (unsigned i = 0; i < c->n_slots; i++) {
@@ -401,8 +408,8 @@ static struct disk *new_disk(struct scsi *c, const struct scsi_disk *o,
     while (slot < c->n_slots && (c->slots[slot] || c->lost[slot]))
         slot++;
     if (slot == c->n_slots) {
-        err_set(
-            err, ERR_EXHAUSTED,
+        err_because(
+            err, REASON_DISK_NO_SLOT, ERR_EXHAUSTED,
             "no free slot for disk %s: a VM takes %u disks (%u controllers of %d), and %zu slots "
             "are lost",
             o->host_path, c->n_slots, c->n_slots / SCSI_LUNS, SCSI_LUNS, scsi_lost_slots(c));
@@ -430,8 +437,9 @@ static struct mount *take_mount(struct disk *d, const struct guest_disk *o, stru
     struct mount *m = find_mount(d, o->partition);
 
     if (m && !mounted_so(m, o)) {
-        err_set(err, ERR_STATE, "partition %llu of %s is mounted in another way already",
-                (unsigned long long)o->partition, d->host_path);
+        err_because(err, REASON_DISK_CONFLICT, ERR_STATE,
+                    "partition %llu of %s is mounted in another way already",
+                    (unsigned long long)o->partition, d->host_path);
         return NULL;
     }
     return m ? m : mount_new(d, o);
@@ -442,27 +450,30 @@ int scsi_reserve(struct ctx *ctx, struct scsi *c, const struct scsi_disk *disk,
 {
     struct scsi_image file;
 
-    /* Before the gate: one that does not answer holds up nobody else. */
+    /* Before the gate: a file that does not answer must not delay other calls. */
     if (c->look(ctx, disk->fd, &file, err) < 0)
-        return err_wrap(err, "disk %s", disk->host_path);
+        return err_wrap_because(err, REASON_DISK_FAILED, "disk %s", disk->host_path);
     AUTO(gate_leave) struct gate *held = gate_enter(&c->gate, ctx, "scsi.reserve", err);
     if (!held)
         return -1;
     if (check_mount(disk, mount, err) < 0)
-        return err_wrap(err, "disk %s", disk->host_path);
+        return err_wrap_because(err, REASON_DISK_FAILED, "disk %s", disk->host_path);
     struct disk *d = find_disk(c, file.dev, file.ino, mount->partition);
     const struct disk *other = d ? d : find_other(c, file.dev, file.ino, disk->read_only);
     if (other && other->read_only != disk->read_only)
-        return err_set(err, ERR_STATE, "%s is disk %u:%u already, %s: it cannot be both",
-                       disk->host_path, other->slot.controller, other->slot.lun,
-                       other->read_only ? "read-only" : "writable");
+        return err_because(err, REASON_DISK_CONFLICT, ERR_STATE,
+                           "%s is disk %u:%u already, %s: it cannot be both", disk->host_path,
+                           other->slot.controller, other->slot.lun,
+                           other->read_only ? "read-only" : "writable");
     if (d && file.bytes < d->image.bytes)
-        return err_set(err, ERR_STATE, "%s was cut from %llu to %llu bytes while the VM has it",
-                       disk->host_path, (unsigned long long)d->image.bytes,
-                       (unsigned long long)file.bytes);
+        return err_because(err, REASON_DISK_TRUNCATED, ERR_STATE,
+                           "%s was cut from %llu to %llu bytes while the VM has it",
+                           disk->host_path, (unsigned long long)d->image.bytes,
+                           (unsigned long long)file.bytes);
     if (other && !d)
-        return err_set(err, ERR_STATE, "%s is still disk %u:%u, which is being released",
-                       disk->host_path, other->slot.controller, other->slot.lun);
+        return err_because(err, REASON_DISK_BUSY, ERR_STATE,
+                           "%s is still disk %u:%u, which is being released", disk->host_path,
+                           other->slot.controller, other->slot.lun);
     if (!d)
         d = new_disk(c, disk, &file, err);
     if (!d)
@@ -484,8 +495,9 @@ int scsi_map(struct ctx *ctx, struct scsi *c, uint64_t id, char **ret_path, stru
     if (!m)
         return -1;
     if (m->disk->deserted && m->state != PART_ADDED)
-        return err_set(err, ERR_STATE, "the disk of reservation %llu is being released",
-                       (unsigned long long)id);
+        return err_because(err, REASON_DISK_BUSY, ERR_STATE,
+                           "the disk of reservation %llu is being released",
+                           (unsigned long long)id);
     if (disk_attach(ctx, m->disk, c->vmm, err) < 0 || mount_mount(ctx, m, c->guest, err) < 0)
         return -1;
     *ret_path = str_dup(m->guest.mount_path);
@@ -532,7 +544,7 @@ int scsi_resize(struct ctx *ctx, struct scsi *c, const char *host_path, uint64_t
     if (!d)
         return err_set(err, ERR_STATE, "%s is not a disk of this VM", host_path);
     if (c->look(ctx, d->fd, &now, err) < 0)
-        return err_wrap(err, "disk %s", host_path);
+        return err_wrap_because(err, REASON_DISK_FAILED, "disk %s", host_path);
     if (now.bytes < d->image.bytes)
         return err_set(err, ERR_INVALID,
                        "%s has %llu bytes, and had %llu: a disk in use cannot shrink", host_path,
@@ -541,7 +553,8 @@ int scsi_resize(struct ctx *ctx, struct scsi *c, const char *host_path, uint64_t
                 ? c->vmm->ops->scsi_resize(ctx, c->vmm, d->slot, now.bytes, err)
                 : vmm_unsupported("scsi_resize", err);
     if (r < 0)
-        return err_wrap(err, "resize disk %u:%u (%s)", d->slot.controller, d->slot.lun, host_path);
+        return err_wrap_because(err, REASON_DISK_FAILED, "resize disk %u:%u (%s)",
+                                d->slot.controller, d->slot.lun, host_path);
     *ret_bytes = d->image.bytes = now.bytes;
     log_info(ctx, "disk resized", F_DISK(d), F_U("bytes", now.bytes));
     return 0;

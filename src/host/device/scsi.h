@@ -1,10 +1,11 @@
 /* scsi.h - the SCSI disks of one VM: slot, attachment, mounts in the guest.
  * Life of a reservation: reserve -> map -> unmap. map is idempotent; a failed unmap is repeated
- * and goes on where it stopped; unmap before map gives the slot back. The same file (by device and
- * inode, not by path text) is attached once, each partition mounted once, both counted.
- * A guest that does not answer when it is to let go has SCSI_GUEST_S; then the disk is taken from
- * it, which is logged, and its slot is not used again in this VM's life.
- * Gate: one changing call at a time; queries never wait. reference/host.md §10, weak spot 16. */
+ * and continues at the step that failed; unmap before map releases the slot. The same file (by
+ * device and inode, not by path text) is attached once, each partition mounted once, both counted.
+ * A guest has SCSI_GUEST_S to release a disk. If it does not answer, the disk is removed anyway,
+ * which is logged, and its slot is not used again in this VM's life.
+ * Gate: one changing call at a time; queries never wait. docs/reference/host.md §10, weak spot 16.
+ */
 #pragma once
 #include "base/mem.h"
 #include <stdbool.h>

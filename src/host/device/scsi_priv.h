@@ -14,8 +14,8 @@
 enum disk_state {
     DISK_RESERVED,
     DISK_ATTACHED,
-    DISK_EJECTED,  /* the guest has let go; QEMU has it still */
-    DISK_INVALID,  /* the attach failed: only to be taken back */
+    DISK_EJECTED,  /* the guest has released it; it is still attached in QEMU */
+    DISK_INVALID,  /* the attach failed: can only be removed */
     DISK_DETACHED, /* the slot is free */
     DISK_STATE_COUNT
 };
@@ -24,7 +24,7 @@ enum disk_event {
     DISK_EV_ATTACH_FAILED,
     DISK_EV_EJECTED,
     DISK_EV_REMOVED,
-    DISK_EV_DROPPED, /* never attached, and nobody wants it any more */
+    DISK_EV_DROPPED, /* never attached, and not reserved any more */
     DISK_EV_COUNT
 };
 

@@ -1,4 +1,4 @@
-/* Many steps at random with faults at every one: no slot is lost, nobody sees a wrong file. */
+/* Many random steps, each with faults: no slot is lost, and no reservation shows a wrong file. */
 #include "base/err.h"
 #include "base/rand.h"
 #include "fixture/device_fixture.h"

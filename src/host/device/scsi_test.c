@@ -57,7 +57,7 @@ TEST(an_ejected_or_invalid_disk_cannot_be_attached)
     ASSERT_FAIL(fsm_check(&part_fsm, PART_INVALID, PART_EV_ADDED, &err), err, ERR_STATE);
 }
 
-TEST_VIRTUAL(a_disk_is_attached_mounted_and_taken_back)
+TEST_VIRTUAL(a_disk_is_attached_mounted_and_released)
 {
     struct fixture f;
 
@@ -276,8 +276,10 @@ TEST_VIRTUAL(a_writable_file_that_is_being_released_is_not_attached_again)
     unmap_fails(ctx, &f, id, ERR_INTERNAL);
     ASSERT_FAIL(scsi_reserve(ctx, f.c, &rw, &m, &again, &err), err, ERR_STATE);
     ASSERT_HAS(err.msg, "still disk 0:0, which is being released");
+    ASSERT_EQ(err.reason, REASON_DISK_BUSY);
     ASSERT_FAIL(scsi_reserve(ctx, f.c, &ro, &m, &again, &err), err, ERR_STATE);
     ASSERT_HAS(err.msg, "writable: it cannot be both");
+    ASSERT_EQ(err.reason, REASON_DISK_CONFLICT);
     err_clear(&err);
     unmap(ctx, &f, id);
     ASSERT_OK(scsi_reserve(ctx, f.c, &ro, &m, &again, &err), err);
@@ -285,8 +287,8 @@ TEST_VIRTUAL(a_writable_file_that_is_being_released_is_not_attached_again)
     finish(ctx, &f);
 }
 
-/* At either step; what the guest may still have is never handed to somebody else. */
-TEST_VIRTUAL(a_disk_that_the_guest_does_not_let_go_of_is_taken_from_it)
+/* At either step. A slot that the guest may still use is never assigned again. */
+TEST_VIRTUAL(a_disk_that_the_guest_does_not_release_is_removed)
 {
     static const int steps[] = { FIXTURE_UNMOUNT_DISK, FIXTURE_EJECT };
     struct ctx root = ctx_root(ctx->loop); /* the test's own time is shorter than the guest's */
@@ -304,7 +306,7 @@ TEST_VIRTUAL(a_disk_that_the_guest_does_not_let_go_of_is_taken_from_it)
         f.fixture.faults[steps[i]] = FIXTURE_HANG;
         before = loop_now(ctx->loop);
         unmap(&root, &f, id);
-        map(&root, &f, part, path1); /* whoever has it keeps it */
+        map(&root, &f, part, path1); /* its mount is not affected */
         unmap(&root, &f, part);
         ASSERT(loop_now(ctx->loop) - before <= (SCSI_GUEST_S + 1) * NS_PER_S);
         ASSERT_EQ(fake_vmm_disk(f.fixture.vmm, (struct scsi_slot){ 0, (uint8_t)i }), 0);
@@ -381,7 +383,7 @@ TEST_VIRTUAL(ws16_a_failed_attach_with_two_holders_is_survived)
     finish(ctx, &f);
 }
 
-TEST_VIRTUAL(ws16_nobody_gets_a_disk_that_was_ejected)
+TEST_VIRTUAL(ws16_an_ejected_disk_is_never_used_again)
 {
     struct fixture f;
 
@@ -401,7 +403,7 @@ TEST_VIRTUAL(ws16_nobody_gets_a_disk_that_was_ejected)
     finish(ctx, &f);
 }
 
-TEST_VIRTUAL(a_failed_unmap_goes_on_where_it_stopped)
+TEST_VIRTUAL(a_failed_unmap_continues_at_the_failed_step)
 {
     struct fixture f;
 
@@ -422,7 +424,7 @@ TEST_VIRTUAL(a_failed_unmap_goes_on_where_it_stopped)
     finish(ctx, &f);
 }
 
-TEST_VIRTUAL(somebody_new_does_not_get_a_disk_whose_eject_failed)
+TEST_VIRTUAL(a_disk_whose_eject_failed_is_not_reserved_again)
 {
     struct fixture f;
 
@@ -504,7 +506,7 @@ static void reserve_stuck(void *arg)
     ASSERT_HAS(err.msg, "/nfs/x.img");
 }
 
-TEST_VIRTUAL(an_image_that_does_not_answer_holds_up_nobody_else)
+TEST_VIRTUAL(an_image_that_does_not_answer_delays_no_other_call)
 {
     struct fixture f;
     struct fibers fibers;

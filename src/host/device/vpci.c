@@ -76,7 +76,7 @@ static int bring(struct ctx *ctx, struct vpci *c, struct device *d, struct err *
     fsm_step(&vpci_fsm, &d->state, r < 0 ? VPCI_EV_FAILED : VPCI_EV_CONFIRMED);
     if (r < 0)
         return err_wrap(err, "find it in the guest");
-    log_info(ctx, "PCI device added", F_STR("device", d->address), F_STR("uvm-path", d->place));
+    log_info(ctx, "PCI device added", F_STR("device", d->address), F_STR(LK_UVM_PATH, d->place));
     return 0;
 }
 
@@ -89,7 +89,8 @@ static int take_back(struct ctx *ctx, struct device *d, struct vmm *vmm, struct 
     /* After a failed add too: its answer may have been lost. */
     int r = vmm->ops->pci_remove ? vmm->ops->pci_remove(ctx, vmm, d->id, err) : 0;
     if (vmm_gone_is_done(r, ctx, err) < 0)
-        return err_wrap(err, "take PCI device %s from the VM", d->address);
+        return err_wrap_because(err, REASON_DEVICE_FAILED, "take PCI device %s from the VM",
+                                d->address);
     fsm_step(&vpci_fsm, &d->state, VPCI_EV_REMOVED);
     log_info(ctx, "PCI device removed", F_STR("device", d->address));
     return 0;
@@ -145,10 +146,10 @@ int vpci_reserve(struct ctx *ctx, struct vpci *c, const char *address, uint64_t 
     struct device *d = find_device(c, address);
     /* A second record of the same function would be attached twice. */
     if (d && (d->held.leaving || d->state == VPCI_INVALID))
-        return err_set(err, ERR_STATE,
-                       "PCI device %s failed or is being taken back: delete the containers that "
-                       "have it first",
-                       address);
+        return err_because(
+            err, REASON_DEVICE_FAILED, ERR_STATE,
+            "PCI device %s failed or is being released: delete the containers that use it first",
+            address);
     if (!d)
         d = new_device(c, address);
     *ret_id = reservations_take(&c->reservations, &d->held);
@@ -163,7 +164,7 @@ int vpci_add(struct ctx *ctx, struct vpci *c, uint64_t id, char **ret_place, str
     if (!d)
         return -1;
     if (bring(ctx, c, d, err) < 0)
-        return err_wrap(err, "PCI device %s", d->address);
+        return err_wrap_because(err, REASON_DEVICE_FAILED, "PCI device %s", d->address);
     *ret_place = str_dup(d->place);
     return 0;
 }

@@ -1,8 +1,9 @@
 /* vpci.h - the PCI functions of the host that a VM was given: one device for each, counted.
  * Reserve -> add -> remove as in scsi.h. Reservations are counted, not only what was added (weak
  * spot 19): a function goes with its last reservation, never under one that has just been made.
- * What failed half-way belongs to nobody until all who hold it let go; then it can be had anew.
- * Gate: one changing call at a time; queries never wait. reference/host.md §12. */
+ * A function whose add failed half-way cannot be used until all its reservations are dropped; then
+ * it can be reserved again.
+ * Gate: one changing call at a time; queries never wait. docs/reference/host.md §12. */
 #pragma once
 #include "base/mem.h"
 #include <stdint.h>
@@ -19,7 +20,7 @@ enum vpci_state {
     VPCI_RESERVED,
     VPCI_ASSIGNED, /* the VM has it, the guest was not asked yet */
     VPCI_READY,
-    VPCI_INVALID, /* a step failed: it may be in the VM, but nobody can use it */
+    VPCI_INVALID, /* a step failed: it may be in the VM, but cannot be used */
     VPCI_REMOVED,
     VPCI_STATE_COUNT
 };

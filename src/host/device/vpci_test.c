@@ -130,11 +130,11 @@ TEST_VIRTUAL(ws19_reservations_count_not_only_what_was_added)
     drop(ctx, &f, two);
     ASSERT_EQ(in_vm(&f), 0);
     uint64_t three = reserve(ctx, &f, GPU);
-    drop(ctx, &f, three); /* never added: nobody is asked */
+    drop(ctx, &f, three); /* never added: no request to VM or guest */
     finish(ctx, &f);
 }
 
-TEST_VIRTUAL(what_failed_is_nobodys_until_all_let_go)
+TEST_VIRTUAL(a_failed_device_is_unusable_until_all_reservations_are_dropped)
 {
     for (int step = 0; step < 3; step++) {
         struct fixture f;
@@ -194,7 +194,7 @@ TEST_VIRTUAL(a_vm_that_is_gone_has_given_all_back)
     finish(ctx, &f);
 }
 
-TEST_VIRTUAL(a_silent_vm_or_guest_holds_nobody_beyond_its_deadline)
+TEST_VIRTUAL(with_a_silent_vm_or_guest_each_call_ends_at_its_deadline)
 {
     struct fixture f;
 

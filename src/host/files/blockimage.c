@@ -35,8 +35,9 @@ static char *find_name(const struct job *j, struct err *err)
     const char *name = text ? strstr(text, "DEVNAME=") : NULL;
 
     if (!name) {
-        err_set(err, ERR_NOT_FOUND, "the host has no block device %u:%u%s", j->major, j->minor,
-                text ? " with a name" : "");
+        err_because(err, REASON_MOUNT_SOURCE_MISSING, ERR_NOT_FOUND,
+                    "the host has no block device %u:%u%s", j->major, j->minor,
+                    text ? " with a name" : "");
         return NULL;
     }
     name += strlen("DEVNAME=");
@@ -50,13 +51,14 @@ static int lock(const char *path, int fd, bool read_only, struct err *err)
         return 0;
     if (errno != EWOULDBLOCK)
         return err_sys(err, errno, "lock %s", path);
-    return err_set(err, ERR_STATE,
-                   "%s is in use by another pod: a device that one of them writes to is in one VM "
-                   "at a time; see: lcow volume ls",
-                   path);
+    return err_because(
+        err, REASON_DISK_IN_USE, ERR_STATE,
+        "%s is in use by another pod: a device that one of them writes to is in one VM "
+        "at a time; see: lcow volume ls",
+        path);
 }
 
-/* Whoever mounted it, or made it part of something, holds it exclusively. */
+/* The kernel opens a device exclusively when it is mounted or part of another device. */
 static int check_unused(const struct job *j, const char *path, const char *again, struct err *err)
 {
     AUTO_FD int fd = open(again, O_RDONLY | O_EXCL | O_CLOEXEC | O_NONBLOCK), other = -1;
@@ -68,29 +70,29 @@ static int check_unused(const struct job *j, const char *path, const char *again
             return -1;
     }
     if (busy)
-        return err_set(err, ERR_STATE,
-                       "%s is in use on the host: unmount it there before a VM gets it", path);
+        return err_because(err, REASON_DISK_IN_USE, ERR_STATE,
+                           "%s is in use on the host: unmount it there before a VM gets it", path);
     return fd < 0 ? err_sys(err, errno, "open %s", path) : 0;
 }
 
 static int check_kind(const struct job *j, const char *path, const struct stat *st, struct err *err)
 {
     if (j->kind == BLOCKIMAGE_HELD && !S_ISREG(st->st_mode) && !S_ISBLK(st->st_mode))
-        return err_set(err, ERR_INVALID, "%s is neither a block device nor an image file", path);
+        return err_because(err, REASON_MOUNT_SOURCE_INVALID, ERR_INVALID,
+                           "%s is neither a block device nor an image file", path);
     if (j->kind == BLOCKIMAGE_FILE && !S_ISREG(st->st_mode))
-        return err_set(
-            err, ERR_INVALID,
-            "%s is no plain file: a virtual-disk is an image; a block device of the host "
-            "is a physical-disk",
-            path);
+        return err_because(err, REASON_MOUNT_SOURCE_INVALID, ERR_INVALID,
+                           "%s is not a regular file: virtual-disk takes an image; use "
+                           "physical-disk for a block device of the host",
+                           path);
     if (j->kind == BLOCKIMAGE_DEVICE && !S_ISBLK(st->st_mode))
-        return err_set(err, ERR_INVALID,
-                       "%s is no block device: a physical-disk is one; an image file is a "
-                       "virtual-disk",
-                       path);
+        return err_because(
+            err, REASON_MOUNT_SOURCE_INVALID, ERR_INVALID,
+            "%s is not a block device: physical-disk takes one; use virtual-disk for an image file",
+            path);
     if (S_ISREG(st->st_mode) && st->st_size < 512)
-        return err_set(err, ERR_INVALID, "%s is too small for a disk (%lld bytes)", path,
-                       (long long)st->st_size);
+        return err_because(err, REASON_MOUNT_SOURCE_INVALID, ERR_INVALID,
+                           "%s is too small for a disk (%lld bytes)", path, (long long)st->st_size);
     return 0;
 }
 
@@ -122,8 +124,8 @@ static int open_in_thread(void *arg, struct err *err)
     if (j->kind == BLOCKIMAGE_HELD && lock(path, fd, j->read_only, err) < 0)
         return -1;
     if (j->major && (major(st.st_rdev) != j->major || minor(st.st_rdev) != j->minor))
-        return err_set(err, ERR_NOT_FOUND, "%s is not block device %u:%u any more", path, j->major,
-                       j->minor);
+        return err_because(err, REASON_MOUNT_SOURCE_MISSING, ERR_NOT_FOUND,
+                           "%s is not block device %u:%u any more", path, j->major, j->minor);
     j->fd = TAKE_FD(fd);
     return 0;
 }

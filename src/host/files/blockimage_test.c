@@ -35,6 +35,7 @@ TEST_FIBER(what_is_something_else_is_refused_with_the_remedy)
 
     ASSERT_FAIL(blockimage_open(ctx, p.dir, BLOCKIMAGE_FILE, true, &fd, &err), err, ERR_INVALID);
     ASSERT_HAS(err.msg, "physical-disk");
+    ASSERT_EQ(err.reason, REASON_MOUNT_SOURCE_INVALID);
     ASSERT_FAIL(blockimage_open(ctx, "/dev/null", BLOCKIMAGE_DEVICE, true, &fd, &err), err,
                 ERR_INVALID);
     ASSERT_HAS(err.msg, "virtual-disk");
@@ -46,6 +47,7 @@ TEST_FIBER(what_is_something_else_is_refused_with_the_remedy)
     ASSERT_HAS(err.msg, "none");
     ASSERT_FAIL(blockimage_open_number(ctx, 4000, 7, true, &fd, &err), err, ERR_NOT_FOUND);
     ASSERT_HAS(err.msg, "4000:7");
+    ASSERT_EQ(err.reason, REASON_MOUNT_SOURCE_MISSING);
     ASSERT_EQ(fd, -1);
 }
 

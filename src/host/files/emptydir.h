@@ -32,7 +32,7 @@ struct emptydir {
     size_t n, cap;
     size_t at;      /* the one that was asked for */
     bool elsewhere; /* that was not found: at says nothing */
-    bool has_files; /* or too much to look at: somebody else than the kubelet has been here */
+    bool has_files; /* or too many entries to read: not only the kubelet has written here */
 };
 
 /* Waits until ctx ends. path: the directory itself, one in it, or a bind mount of one in it. A path

@@ -35,7 +35,7 @@ TEST_FIBER(an_empty_directory_with_its_owner_and_mode)
     emptydir_release(&e);
 }
 
-TEST_FIBER(directories_in_it_are_told_and_the_one_that_was_meant_is_found)
+TEST_FIBER(directories_in_it_are_listed_and_the_requested_one_is_found)
 {
     TEMPDIR(p);
 
@@ -50,7 +50,7 @@ TEST_FIBER(directories_in_it_are_told_and_the_one_that_was_meant_is_found)
     emptydir_release(&e);
 }
 
-TEST_FIBER(files_links_and_strangers_are_told)
+TEST_FIBER(files_links_and_other_directories_are_reported)
 {
     TEMPDIR(p);
 
@@ -67,7 +67,7 @@ TEST_FIBER(files_links_and_strangers_are_told)
     emptydir_release(&e);
 }
 
-TEST_FIBER(nothing_there_is_somebody_elses)
+TEST_FIBER(a_missing_directory_is_not_an_emptydir)
 {
     TEMPDIR(p);
     struct emptydir e = look(ctx, &p, "v", "/");

@@ -1,7 +1,7 @@
 /* rootfs.c - of an overlay the directories are opened first, each by its own name, and overlay then
  * gets the numbers of their descriptors, relative to /proc/self/fd: no path is too long, five
  * hundred layers fit into the one page that mount(2) takes, no byte in a name needs quoting, and a
- * missing directory is told by name instead of a bare ENOENT. */
+ * missing directory is named in the error instead of a bare ENOENT. */
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/offload.h"
@@ -58,15 +58,17 @@ static int check_kind(const char *path, bool device, const struct stat *st, stru
     if (S_ISREG(st->st_mode) || (S_ISBLK(st->st_mode) && device))
         return 0;
     if (S_ISBLK(st->st_mode))
-        return err_set(err, ERR_INVALID,
-                       "%s is a device where the image file of a layer is expected; a device is "
-                       "taken only if the mount names it below /dev and has no option loop",
-                       path);
-    return err_set(err, ERR_INVALID, "%s is %s, not the image file of a layer", path,
-                   S_ISDIR(st->st_mode)    ? "a directory"
-                   : S_ISLNK(st->st_mode)  ? "a symbolic link"
-                   : S_ISFIFO(st->st_mode) ? "a fifo"
-                                           : "a socket or a character device");
+        return err_because(
+            err, REASON_LAYER_CHANGED, ERR_INVALID,
+            "%s is a device where the image file of a layer is expected; a device is "
+            "taken only if the mount names it below /dev and has no option loop",
+            path);
+    return err_because(err, REASON_LAYER_CHANGED, ERR_INVALID,
+                       "%s is %s, not the image file of a layer", path,
+                       S_ISDIR(st->st_mode)    ? "a directory"
+                       : S_ISLNK(st->st_mode)  ? "a symbolic link"
+                       : S_ISFIFO(st->st_mode) ? "a fifo"
+                                               : "a socket or a character device");
 }
 
 /* device: may be one (named below /dev). Looked at first, then opened by what was looked at:
@@ -79,7 +81,7 @@ static int open_disk(const char *path, bool device, struct rootfs_disk *d, struc
     struct stat st;
 
     if (path[0] != '/')
-        return err_set(err, ERR_INVALID, "\"%s\" is no absolute path", path);
+        return err_set(err, ERR_INVALID, "\"%s\" is not an absolute path", path);
     if (seen < 0)
         return err_sys(err, errno, "open %s", path);
     if (fstat(seen, &st) < 0)
@@ -116,7 +118,7 @@ static int open_loop(const char *device, struct rootfs_disk *d, struct err *err)
 
     if (fd < 0 || fstat(fd, &st) < 0 || !S_ISBLK(st.st_mode) || major(st.st_rdev) != LOOP_MAJOR ||
         ioctl(fd, LOOP_GET_STATUS64, &info) < 0 || info.lo_offset || info.lo_sizelimit)
-        return err_set(err, ERR_NOT_FOUND, "%s is no loop device of a whole file", device);
+        return err_set(err, ERR_NOT_FOUND, "%s is not a loop device of a whole file", device);
     AUTO_FREE char *text = file_text(PATH_BYTES, "/sys/dev/block/%u:%u/loop/backing_file",
                                      major(st.st_rdev), minor(st.st_rdev));
     if (!text)
@@ -146,7 +148,7 @@ static int find_image(const char *dir, const char *table, struct rootfs_disk *d,
     if (!line || !mountinfo_parse(line, &m))
         return 0;
     d->filesystem = rootfs_filesystem(m.type);
-    /* Its root, not a directory of it; and nobody writes to it. */
+    /* Its root, not a directory of it; and mounted read-only. */
     if (!str_eq(m.root, "/") || !(str_eq(m.options, "ro") || str_starts(m.options, "ro,")) ||
         !d->filesystem || m.source[0] != '/')
         return 0;
@@ -258,7 +260,7 @@ static int open_overlay(struct job *j, struct err *err)
     if (tree_enter_private(err) < 0 || overlay_options(j, &d, &text, err) < 0)
         return -1;
     j->out.mapped = true;
-    /* A single lower directory and nothing above it is no overlay for the kernel. */
+    /* The kernel refuses an overlay of a single lower directory without an upper one. */
     if (d.n == 1) {
         j->out.tree = tree_clone(d.fds[0], false, j->plan.lower.v[0], err);
         return j->out.tree < 0 ? -1 : 0;
@@ -300,7 +302,7 @@ static bool is_empty(const char *path)
     return empty;
 }
 
-/* What is in the upper directory was written by somebody who had the images mounted. */
+/* Files in the upper directory were written by a process that had the images mounted. */
 static int open_images(struct job *j, struct err *err)
 {
     const struct rootfs_plan *plan = &j->plan;
@@ -367,7 +369,7 @@ int rootfs_open(struct ctx *ctx, const struct rootfs_mount *mounts, size_t n, co
     else
         r = OFFLOAD(ctx, open_in_thread, &j, 0, drop, "open a root file system", err);
     if (r < 0)
-        return err_wrap(err, "root file system");
+        return err_wrap_because(err, REASON_ROOTFS_FAILED, "root file system");
     *ret = j.out;
     ret->ids = j.plan.ids;
     j.plan.ids = (struct idmap){ 0 };

@@ -2,7 +2,7 @@
  *
  * Directories (overlay, bind, or the spec's root path): ONE detached mount (see tree.h) of the
  * merged tree. Single directories of an overlay are never shared, since QEMU cannot read overlay's
- * marks and deleted files would come back (design.md §6).
+ * marks and deleted files would come back (docs/design.md §6).
  * overlay: not writable: upper directory and lower ones, all read only, so that writes of an
  *          earlier life are seen and nothing is ever written; writable: as containerd means it.
  *          With uidmap= and gidmap= its lower directories are mapped; what is in the upper one has
@@ -20,8 +20,8 @@
  *
  * A read-only image with the option X-containerd.dmverity has a root hash (rootfs_verity.c).
  *
- * A file is never a symbolic link, and a device is taken only if it was named below /dev: whoever
- * can exchange a snapshot's file does not get a disk of the host. */
+ * A file is never a symbolic link, and a device is used only if it was named below /dev: a process
+ * that can replace a snapshot's file does not get a disk of the host. */
 #pragma once
 #include "base/idmap.h"
 #include <stdbool.h>
@@ -30,7 +30,7 @@
 struct ctx;
 struct err;
 
-/* What containerd leaves to us (reference/containerd-contract.md §5.2). */
+/* What containerd leaves to us (docs/reference/containerd-contract.md §5.2). */
 #define ROOTFS_ALLOW_MOUNTS "mkdir/*,format/*,mkfs/*,erofs,loop"
 
 struct rootfs_mount {
@@ -61,7 +61,7 @@ struct rootfs {
 enum {
     ROOTFS_WRITABLE = 1, /* the tree is written to */
     ROOTFS_TREE = 2,     /* no disks, where there is a choice */
-    ROOTFS_KEPT = 4,     /* as ROOTFS_WRITABLE, but images that are no tree are not refused */
+    ROOTFS_KEPT = 4,     /* as ROOTFS_WRITABLE, but accepts images that do not make a tree */
 };
 
 /* Waits until ctx ends; the work is a thread's, in a mount namespace of its own. n == 0:

@@ -265,7 +265,8 @@ static const char *base_type(const char *type, unsigned *ret_does, struct err *e
         while (i < ARRAY_LEN(words) && !str_starts(at, words[i]))
             i++;
         if (i == ARRAY_LEN(words)) {
-            err_set(err, ERR_INVALID, "mounts of type \"%.64s\" are not supported", type);
+            err_because(err, REASON_SNAPSHOTTER_UNSUPPORTED, ERR_INVALID,
+                        "mounts of type \"%.64s\" are not supported", type);
             return NULL;
         }
         *ret_does |= 1u << i;
@@ -373,10 +374,11 @@ static int read_image(struct list *l, size_t at, const char *type, unsigned does
     const char *rest = "";
     const struct entry *looped = entry_of(l, source, &rest);
     if (looped && (looped->filesystem || !looped->image || *rest))
-        return err_set(err, ERR_INVALID, "mount %zu: its source is no image", at);
+        return err_set(err, ERR_INVALID, "mount %zu: its source is not an image", at);
     e->image = looped ? str_dup(looped->image) : TAKE_PTR(source);
     if (e->image[0] != '/')
-        return err_set(err, ERR_INVALID, "mount %zu: \"%.200s\" is no absolute path", at, e->image);
+        return err_set(err, ERR_INVALID, "mount %zu: \"%.200s\" is not an absolute path", at,
+                       e->image);
     e->made = does & MKFS || (looped && looped->made);
     if (str_eq(type, "loop"))
         return 0;
@@ -405,13 +407,14 @@ static int add_layers(const struct list *l, char *list, struct rootfs_plan *plan
         const struct entry *e = entry_of(l, name, &rest);
 
         if (!e || !e->filesystem || e->writable || *rest)
-            return err_set(err, ERR_INVALID,
-                           "lowerdir \"%.200s\" of a list of images is no read-only image of it",
-                           name);
+            return err_set(
+                err, ERR_INVALID,
+                "lowerdir \"%.200s\" of a list of images is not a read-only image of that list",
+                name);
         if (plan->images.n == ROOTFS_IMAGES_MAX)
-            return err_set(err, ERR_EXHAUSTED,
-                           "more than %d layers that are images: use the overlayfs snapshotter",
-                           ROOTFS_IMAGES_MAX);
+            return err_because(err, REASON_SNAPSHOTTER_UNSUPPORTED, ERR_EXHAUSTED,
+                               "more than %d layers that are images: use the overlayfs snapshotter",
+                               ROOTFS_IMAGES_MAX);
         add_image(plan, e->image, e->filesystem, e->verity ? e->verity : "");
     }
     return 0;
@@ -427,11 +430,11 @@ static int take_upper(const struct list *l, char *path, struct rootfs_plan *plan
         return 0;
     if (e && e->writable)
         return err_set(err, ERR_STATE,
-                       "upperdir is in the image %.200s, which nobody makes (mkfs/): what it holds "
-                       "cannot be seen in the VM above layers that are images",
+                       "upperdir is in the image %.200s, which no mount of the list creates "
+                       "(mkfs/); its files cannot be seen in the VM above layers that are images",
                        e->image);
     if (e || path[0] != '/')
-        return err_set(err, ERR_INVALID, "upperdir \"%.200s\" is in no writable image", path);
+        return err_set(err, ERR_INVALID, "upperdir \"%.200s\" is not in a writable image", path);
     free(plan->upper);
     plan->upper = str_dup(path);
     return 0;
@@ -458,10 +461,10 @@ static int read_last(const struct list *l, size_t at, unsigned does, struct root
         else if ((r = take_ids(plan, text, err)) == 0 && !known && !str_starts(text, "workdir=") &&
                  !is_context(text) &&
                  !(does & MKDIR && str_starts(text, "X-containerd.mkdir.path=")))
-            r = err_set(err, ERR_INVALID,
-                        "overlay option \"%.200s\" is not supported in a list "
-                        "of images",
-                        text);
+            r = err_because(err, REASON_SNAPSHOTTER_UNSUPPORTED, ERR_INVALID,
+                            "overlay option \"%.200s\" is not supported in a list "
+                            "of images",
+                            text);
         if (r < 0)
             return -1;
     }
@@ -482,7 +485,8 @@ static int read_entry(struct list *l, size_t at, struct rootfs_plan *plan, struc
         return read_last(l, at, does, plan, err);
     if (str_eq(type, "loop") || rootfs_filesystem(type))
         return read_image(l, at, type, does, err);
-    return err_set(err, ERR_INVALID, "\"%.64s\" is not supported in a list of images", given);
+    return err_because(err, REASON_SNAPSHOTTER_UNSUPPORTED, ERR_INVALID,
+                       "\"%.64s\" is not supported in a list of images", given);
 }
 
 /* There is no tree on the host that could be shared for writing. */
@@ -490,14 +494,14 @@ static int read_images(struct rootfs_plan *plan, const struct rootfs_mount *m, s
                        struct err *err)
 {
     if (plan->must_write)
-        return err_set(err, ERR_INVALID,
-                       "rootfs = shared needs directories, and these are images; use the "
-                       "overlayfs or native snapshotter");
+        return err_because(err, REASON_SNAPSHOTTER_UNSUPPORTED, ERR_INVALID,
+                           "rootfs = shared needs directories, and these are images; use the "
+                           "overlayfs or native snapshotter");
     if (n > ROOTFS_IMAGES_MAX + 8)
-        return err_set(err, ERR_EXHAUSTED,
-                       "a list of %zu mounts; at most %d layers are disks: use the overlayfs "
-                       "snapshotter",
-                       n, ROOTFS_IMAGES_MAX);
+        return err_because(err, REASON_SNAPSHOTTER_UNSUPPORTED, ERR_EXHAUSTED,
+                           "a list of %zu mounts; at most %d layers are disks: use the overlayfs "
+                           "snapshotter",
+                           n, ROOTFS_IMAGES_MAX);
     plan->writable = false;
 
     AUTO(list_release) struct list l = { m, mem_zalloc(n * sizeof(struct entry)), n };
@@ -506,11 +510,10 @@ static int read_images(struct rootfs_plan *plan, const struct rootfs_mount *m, s
         if (read_entry(&l, i, plan, err) < 0)
             return err_wrap(err, "mount %zu of %zu", i, n);
     if (plan->images.n == 0)
-        return err_set(
-            err, ERR_INVALID,
-            "a list of %zu mounts, the last of type \"%.64s\", ends in no overlay: it is "
-            "not supported",
-            n, m[n - 1].type ? m[n - 1].type : "");
+        return err_because(err, REASON_SNAPSHOTTER_UNSUPPORTED, ERR_INVALID,
+                           "a list of %zu mounts, the last of type \"%.64s\", does not end in an "
+                           "overlay: unsupported",
+                           n, m[n - 1].type ? m[n - 1].type : "");
     return 0;
 }
 
@@ -537,10 +540,11 @@ static int read_plan(struct rootfs_plan *plan, const struct rootfs_mount *m, siz
     }
     if (rootfs_filesystem(type))
         return read_disk(plan, m, err);
-    return err_set(err, ERR_INVALID,
-                   "mounts of type \"%s\" are not supported; use the overlayfs, native, blockfile "
-                   "or erofs snapshotter",
-                   type);
+    return err_because(
+        err, REASON_SNAPSHOTTER_UNSUPPORTED, ERR_INVALID,
+        "mounts of type \"%s\" are not supported; use the overlayfs, native, blockfile "
+        "or erofs snapshotter",
+        type);
 }
 
 int rootfs_plan_read(struct rootfs_plan *plan, const struct rootfs_mount *m, size_t n,

@@ -160,7 +160,7 @@ TEST_FIBER(a_typed_list_that_makes_no_sense_is_refused)
     t.m[2].type = "format/erofs";
     t.m[2].source = ""; /* which is text, too */
     ASSERT_FAIL(rootfs_open(ctx, t.m, 4, NULL, false, &fs, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "is no absolute path");
+    ASSERT_HAS(err.msg, "is not an absolute path");
     typed_release_auto(&t);
     typed_init(&t, &p, "lowerdir={{ overlay 1 2 }}");
     t.m[0] = (struct rootfs_mount){ "ext4", "/none/rwlayer.img", made + 2 }; /* may hold files */
@@ -169,7 +169,8 @@ TEST_FIBER(a_typed_list_that_makes_no_sense_is_refused)
     t.m[0] = (struct rootfs_mount){ "mkfs/ext4", "/none/rwlayer.img", made };
     ASSERT_FAIL(rootfs_open(ctx, t.m, 1, NULL, false, &fs, &err), err, ERR_INVALID); /* mkfs only */
     ASSERT_FAIL(rootfs_open(ctx, t.m, 3, NULL, false, &fs, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "ends in no overlay");
+    ASSERT_HAS(err.msg, "does not end in an overlay");
+    ASSERT_EQ(err.reason, REASON_SNAPSHOTTER_UNSUPPORTED);
     ASSERT_EQ(unlink(t.bottom), 0);
     ASSERT_FAIL(rootfs_open(ctx, t.m, 4, NULL, false, &fs, &err), err, ERR_NOT_FOUND);
     ASSERT_HAS(err.msg, "layer 2 of 2 from the top");

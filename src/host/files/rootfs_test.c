@@ -256,6 +256,7 @@ TEST_FIBER(a_missing_layer_is_named)
     overlay_init(&o, &p, two, false);
     ASSERT_FAIL(open_dirs(ctx, &o.m, 1, NULL, false, &tree, &err), err, ERR_NOT_FOUND);
     ASSERT_HAS(err.msg, "/not-here");
+    ASSERT_EQ(err.reason, REASON_ROOTFS_FAILED);
     ASSERT_FAIL(open_dirs(ctx, NULL, 0, "/no/such/root", false, &tree, &err), err, ERR_NOT_FOUND);
     ASSERT_HAS(err.msg, "/no/such/root");
     ASSERT_EQ(tree, -1);
@@ -407,8 +408,8 @@ TEST_FIBER(an_image_is_a_disk_and_written_to_unless_it_says_otherwise)
     }
 }
 
-/* In the place of a snapshot's file there may be anything, if somebody could exchange it. */
-TEST_FIBER(a_layer_that_is_no_file_is_refused_and_never_opened)
+/* A process that can replace a snapshot's file can put any kind of file in its place. */
+TEST_FIBER(a_layer_that_is_not_a_file_is_refused_and_never_opened)
 {
     need_root();
     TEMPDIR(p);
@@ -465,7 +466,7 @@ TEST_FIBER(an_overlay_of_mounted_images_is_their_files)
     struct err err = ERR_INIT;
     struct rootfs fs = { .tree = -1 };
 
-    ASSERT_EQ(unshare(CLONE_NEWNS), 0); /* nobody else sees these mounts */
+    ASSERT_EQ(unshare(CLONE_NEWNS), 0); /* keeps these mounts private */
     AUTO_FREE char *make = str_format(
         "PATH=$PATH:/usr/sbin:/sbin; cd %s && mount --make-rprivate / && for i in 1 2; do mkdir $i "
         "&& truncate -s 1M $i.img && "
@@ -491,7 +492,7 @@ TEST_FIBER(an_overlay_of_mounted_images_is_their_files)
     ASSERT(fs.n_disks == 0 && is_there(fs.tree, "lost+found"));
     rootfs_release(&fs);
 
-    /* What is in the upper directory would be lost; what is no whole image is no disk. */
+    /* Not a disk: the files of the upper directory would be lost. Nor is a part of an image. */
     ASSERT_EQ(file_write(tempdir_path(&p, "up/x"), "", 0, 0644), 0);
     ASSERT_OK(rootfs_open(ctx, &o.m, 1, NULL, false, &fs, &err), err);
     ASSERT(fs.n_disks == 0 && is_there(fs.tree, "x") && is_there(fs.tree, "lost+found"));

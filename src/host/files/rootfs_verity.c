@@ -95,6 +95,6 @@ int rootfs_verity_read(const char *value, struct rootfs_disk *d, struct err *err
     if (fd < 0)
         return err_sys(err, errno, "open the dm-verity metadata %s", path);
     if (read_metadata(fd, d, err) < 0)
-        return err_wrap(err, "dm-verity metadata %s", path);
+        return err_wrap_because(err, REASON_VERITY_MISSING, "dm-verity metadata %s", path);
     return 0;
 }

@@ -63,7 +63,7 @@ TEST_FIBER(a_layer_has_the_root_hash_of_its_metadata_file)
     }
 }
 
-TEST_FIBER(without_a_metadata_file_only_auto_goes_on)
+TEST_FIBER(without_a_metadata_file_only_auto_continues)
 {
     TEMPDIR(p);
     AUTO_FREE char *path = layer(&p, NULL), *named = str_format("%s.dmverity", path);
@@ -83,6 +83,7 @@ TEST_FIBER(without_a_metadata_file_only_auto_goes_on)
     ASSERT_EQ(mkfifo(named, 0600), 0);
     ASSERT_FAIL(open_layer(ctx, path, "auto", false, &fs, &err), err, ERR_INVALID);
     ASSERT_HAS(err.msg, "not a regular file");
+    ASSERT_EQ(err.reason, REASON_VERITY_MISSING);
 }
 
 TEST_FIBER(metadata_that_cannot_be_used_refuses_the_layer_and_says_why)

@@ -52,8 +52,8 @@ static int no_disk(struct err *err, int errnum, const char *doing, const char *d
 {
     if (errnum != ENOSPC && errnum != EDQUOT)
         return err_sys(err, errnum, "%s in %s", doing, dir);
-    err_set(err, ERR_EXHAUSTED, "%s: no space is left in %s; free some, or set scratch_dir", doing,
-            dir);
+    err_because(err, REASON_DISK_FULL, ERR_EXHAUSTED,
+                "%s: no space is left in %s; free some, or set scratch_dir", doing, dir);
     err->sys = errnum;
     return -1;
 }
@@ -84,8 +84,8 @@ static int room_in_thread(void *arg, struct err *err)
     uint64_t free_mib = (uint64_t)fs.f_bavail * fs.f_frsize >> 20;
     if (free_mib >= room->free_mib)
         return 0;
-    return err_set(
-        err, ERR_EXHAUSTED,
+    return err_because(
+        err, REASON_DISK_FULL, ERR_EXHAUSTED,
         "%s has %llu MiB free, and %u MiB must be left for the containers that run: make "
         "room there, or change scratch_dir or scratch_free_mib",
         room->dir, (unsigned long long)free_mib, room->free_mib);
@@ -114,9 +114,9 @@ static int judge(int status, int said, struct err *err)
         return 0;
     for (ssize_t i = 0; i < n; i++)
         text[i] = text[i] == '\n' ? ' ' : text[i];
-    return err_set(err, ERR_INTERNAL, "mke2fs failed (%s %d): %s",
-                   WIFEXITED(status) ? "exit status" : "signal",
-                   WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status), text);
+    return err_because(err, REASON_SCRATCH_FAILED, ERR_INTERNAL, "mke2fs failed (%s %d): %s",
+                       WIFEXITED(status) ? "exit status" : "signal",
+                       WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status), text);
 }
 
 static int format(struct ctx *ctx, uint32_t size_mib, int *ret_image, struct err *err)
@@ -141,9 +141,9 @@ static int format(struct ctx *ctx, uint32_t size_mib, int *ret_image, struct err
                     &(struct child_opts){
                         .argv = argv, .envp = env, .fds = fds, .n_fds = 2, .die_with_us = true },
                     &c, err) < 0)
-        return err_wrap(err, "format (install e2fsprogs)");
+        return err_wrap_because(err, REASON_MKE2FS_MISSING, "format (install e2fsprogs)");
     if (child_wait(&limited, c, &status, err) < 0)
-        return err_wrap(err, "mke2fs");
+        return err_wrap_because(err, REASON_SCRATCH_FAILED, "mke2fs");
     if (judge(status, said, err) < 0)
         return -1;
     *ret_image = TAKE_FD(image);
@@ -183,7 +183,7 @@ static int lock_dir(struct job *j, struct err *err)
         return errno == ENOENT ? 1 : err_sys(err, errno, "open %s", j->dir);
     if (flock(lock, LOCK_EX | LOCK_NB) < 0)
         return errno == EWOULDBLOCK
-                   ? err_set(err, ERR_EXISTS, "somebody living uses %s already", j->dir)
+                   ? err_set(err, ERR_EXISTS, "%s is in use by a running process", j->dir)
                    : err_sys(err, errno, "lock %s", j->dir);
     struct stat st;
     if (fstat(lock, &st) < 0)
@@ -221,10 +221,10 @@ static int make_in_thread(void *arg, struct err *err)
     for (int i = 0; r == 1 && i < TRIES; i++)
         r = lock_dir(j, err);
     if (r == 1)
-        return err_set(err, ERR_ABORTED, "%s is removed again and again", j->dir);
+        return err_set(err, ERR_ABORTED, "%s was removed repeatedly by another process", j->dir);
     if (r < 0)
         return -1;
-    /* What a dead one of the same name left is nobody's. */
+    /* A killed shim of the same name may have left its disk. */
     if (unlink(j->path) < 0 && errno != ENOENT)
         return err_sys(err, errno, "remove %s", j->path);
     j->fd = open(j->path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
@@ -300,16 +300,17 @@ int scratch_make(struct ctx *ctx, const struct scratch_opts *o, struct scratch *
 
     s->fd = s->lock = s->making = -1;
     if (check_name("namespace", o->ns, err) < 0 || check_name("sandbox", o->id, err) < 0)
-        return err_wrap(err, "scratch disk");
+        return err_wrap_because(err, REASON_SCRATCH_FAILED, "scratch disk");
     if (o->size_mib < SCRATCH_MIB_MIN || o->size_mib > SCRATCH_MIB_MAX)
-        return err_set(err, ERR_INVALID, "a scratch disk of %u MiB; possible are %u to %u",
-                       o->size_mib, SCRATCH_MIB_MIN, SCRATCH_MIB_MAX);
+        return err_because(err, REASON_SCRATCH_FAILED, ERR_INVALID,
+                           "invalid scratch disk size %u MiB: must be %u–%u MiB", o->size_mib,
+                           SCRATCH_MIB_MIN, SCRATCH_MIB_MAX);
     s->ns_dir = str_format("%s/sandboxes/%s", o->dir, o->ns);
     s->dir = str_format("%s/%s", s->ns_dir, o->id);
     s->path = str_format("%s/scratch.img", s->dir);
     s->ledger = o->ledger;
     if (fill(ctx, s, o, err) < 0)
-        return err_wrap(err, "scratch disk");
+        return err_wrap_because(err, REASON_SCRATCH_FAILED, "scratch disk");
     *ret = TAKE_PTR(s);
     return 0;
 }
@@ -326,9 +327,9 @@ int scratch_remove(struct ctx *ctx, struct scratch *s, struct err *err)
     /* Else the thread makes again what is removed here. */
     if (s->making >= 0 &&
         loop_wait_fd(ctx, s->making, POLLIN, "the scratch disk's thread", err) < 0)
-        return err_wrap(err, "scratch disk");
+        return err_wrap_because(err, REASON_SCRATCH_FAILED, "scratch disk");
     if (run(ctx, s, -1, remove_in_thread, err) < 0 || ledger_forget(s->ledger, s->record, err) < 0)
-        return err_wrap(err, "scratch disk");
+        return err_wrap_because(err, REASON_SCRATCH_FAILED, "scratch disk");
     s->record = 0;
     return 0;
 }
@@ -353,11 +354,11 @@ void scratch_drop_empty(const char *dir, const char *ns)
     (void)rmdir(ns_dir); /* others may have theirs in it */
 }
 
-/* --- what nobody names --- */
+/* --- directories that no ledger names --- */
 
 struct sweep {
     bool dry_run;
-    void (*fn)(void *arg, const char *name, const char *path, const char *result);
+    void (*fn)(void *arg, const char *name, const char *path, int taken, const char *result);
     void *arg;
     size_t failed;
     struct err *err; /* the first failure */
@@ -369,7 +370,7 @@ static void swept(struct sweep *w, const char *name, const char *path, int r)
     if (r < 0 && w->failed++ == 0)
         err_sys(w->err, -r, "remove %s", path);
     if (w->fn)
-        w->fn(w->arg, name, path,
+        w->fn(w->arg, name, path, r < 0 ? -1 : 1,
               r < 0 ? strerror(-r) : (w->dry_run ? "would be removed" : "removed"));
 }
 
@@ -425,7 +426,8 @@ static void sweep_ns(struct sweep *w, const char *name, const char *path)
 }
 
 int scratch_sweep(const char *dir, bool dry_run,
-                  void (*fn)(void *arg, const char *name, const char *path, const char *result),
+                  void (*fn)(void *arg, const char *name, const char *path, int taken,
+                             const char *result),
                   void *arg, struct err *err)
 {
     struct sweep w = { .dry_run = dry_run, .fn = fn, .arg = arg, .err = err };

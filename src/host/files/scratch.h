@@ -40,13 +40,14 @@ int scratch_remove(struct ctx *ctx, struct scratch *s, struct err *err);
 void scratch_free(struct scratch *s);
 AUTO_DEFINE(struct scratch *, scratch_free);
 
-/* The namespace's directory, if nothing is in it: for whoever took back one by its record. */
+/* Removes the namespace's directory if it is empty; called after a ledger record was cleaned up. */
 void scratch_drop_empty(const char *dir, const char *ns);
 
-/* Removes the directories that nobody living has: what no ledger names any more; and the formatted
- * disks that older versions of lcow kept. fn (may be NULL) gets "namespace/id" (or
- * "template/name"), the path and "removed", "would be removed" or what went wrong. Blocks: for
- * tools. A missing dir is fine. Goes on after a failure and fails at the end. */
+/* Removes the directories that no ledger names any more, and the formatted disks that older
+ * versions of lcow kept. fn (may be NULL) gets "namespace/id" (or "template/name"), the path and
+ * "removed", "would be removed" or what went wrong. Blocks: for tools. A missing dir is fine.
+ * Continues after a failure and fails at the end. */
 int scratch_sweep(const char *dir, bool dry_run,
-                  void (*fn)(void *arg, const char *name, const char *path, const char *result),
+                  void (*fn)(void *arg, const char *name, const char *path, int taken,
+                             const char *result),
                   void *arg, struct err *err);

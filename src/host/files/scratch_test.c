@@ -183,7 +183,7 @@ TEST_FIBER(a_sandbox_that_lives_is_neither_made_again_nor_swept)
     finish(&f);
 }
 
-static void add_swept(void *arg, const char *name, const char *path, const char *result)
+static void add_swept(void *arg, const char *name, const char *path, int taken, const char *result)
 {
     (void)path;
     sbuf_addf(arg, "%s %s;", name, result);
@@ -244,7 +244,7 @@ TEST_FIBER(names_that_lead_elsewhere_and_impossible_sizes_are_refused)
     finish(&f);
 }
 
-TEST_FIBER(a_full_disk_is_told_with_its_directory_and_leaves_nothing)
+TEST_FIBER(a_full_disk_is_reported_with_its_directory_and_leaves_nothing)
 {
     struct fixture f;
     struct err err = ERR_INIT;
@@ -264,6 +264,7 @@ TEST_FIBER(a_full_disk_is_told_with_its_directory_and_leaves_nothing)
     ASSERT_EQ(umount2(f.dir, MNT_DETACH), 0);
     ASSERT_EQ(r, -1);
     ASSERT_EQ(err.code, ERR_EXHAUSTED);
+    ASSERT_EQ(err.reason, REASON_DISK_FULL);
     ASSERT_HAS(err.msg, f.dir);
     ASSERT_EQ(left, 0);
     finish(&f);

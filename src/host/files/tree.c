@@ -43,7 +43,7 @@ int tree_enter_private(struct err *err)
     return 0;
 }
 
-/* A tmpfs that nobody else sees. The fd, or -1. */
+/* A tmpfs in a mount namespace of this thread. The fd, or -1. */
 static int mount_tmpfs(const char *name, unsigned long flags, const char *options, struct err *err)
 {
     if (tree_enter_private(err) < 0)
@@ -57,7 +57,8 @@ static int mount_tmpfs(const char *name, unsigned long flags, const char *option
 int tree_open_path(const char *path, bool must_be_dir, struct err *err)
 {
     if (path[0] != '/')
-        return err_set(err, ERR_INVALID, "\"%s\" is no absolute path", path);
+        return err_because(err, REASON_MOUNT_SOURCE_INVALID, ERR_INVALID,
+                           "\"%s\" is not an absolute path", path);
     int fd = open(path, O_PATH | O_CLOEXEC | (must_be_dir ? O_DIRECTORY : 0));
     if (fd < 0)
         return err_sys(err, errno, "open %s", path);
@@ -192,10 +193,10 @@ static int open_in_thread(void *arg, struct err *err)
     if (fstat(fd, &st) < 0)
         return err_sys(err, errno, "look at %s", j->path);
     if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode))
-        return err_set(err, ERR_UNIMPLEMENTED,
-                       "%s is no directory and no plain file: sockets, fifos and devices cannot "
-                       "be shared with a VM",
-                       j->path);
+        return err_because(err, REASON_MOUNT_SOURCE_INVALID, ERR_UNIMPLEMENTED,
+                           "%s is not a directory or a regular file: sockets, FIFOs and devices "
+                           "cannot be shared with a VM",
+                           j->path);
     if (S_ISDIR(st.st_mode))
         return open_dir(j, fd, err);
     AUTO_FD int tree = tree_clone(fd, false, j->path, err);

@@ -14,5 +14,5 @@ int tree_enter_private(struct err *err);
 int tree_open_path(const char *path, bool must_be_dir, struct err *err);
 /* A detached copy of what fd shows; what: for messages. The fd, or -1. */
 int tree_clone(int fd, bool recursive, const char *what, struct err *err);
-/* For good: nobody who gets the mount later can undo it without being root in our namespace. */
+/* A process that gets the mount later cannot undo it unless it is root in our namespace. */
 int tree_set_read_only(int tree_fd, bool recursive, const char *what, struct err *err);

@@ -173,10 +173,11 @@ TEST_FIBER(what_no_other_kernel_can_use_is_refused)
     ASSERT_EQ(mkfifo(tempdir_path(&p, "fifo"), 0600), 0);
     ASSERT_FAIL(tree_open(ctx, tempdir_path(&p, "fifo"), &o, &t, &err), err, ERR_UNIMPLEMENTED);
     ASSERT_HAS(err.msg, "/fifo");
+    ASSERT_EQ(err.reason, REASON_MOUNT_SOURCE_INVALID);
     ASSERT_FAIL(tree_open(ctx, "/dev/null", &o, &t, &err), err, ERR_UNIMPLEMENTED);
 }
 
-/* A file system whose server never answers: a FUSE mount that nobody serves. */
+/* A file system whose server never answers: a FUSE mount without a server. */
 TEST_FIBER(a_dead_file_system_costs_the_deadline_and_nothing_else)
 {
     need_root();

@@ -45,16 +45,16 @@ void io_output_ended(struct io *io)
     waitq_wake_all(&io->outputs_q);
 }
 
-/* --- lingering FIFOs: what is in a FIFO when its writer has finished. The kernel drops it when the
- * last descriptor is closed; a reader that is away (containerd restarts) would never see it. So we
- * keep the FIFO open, in one of two ways:
+/* --- lingering FIFOs: FIFOs that still have bytes when their writer has finished. The kernel drops
+ * the bytes when the last descriptor is closed, and a reader that is away (containerd restarts)
+ * would never get them. So the shim keeps the FIFO open, in one of two ways:
  *
- *   a client reads       we hold a reading end only. The client gets the bytes, then the end. If it
- *                        is killed before, the bytes are still there.
- *   no client reads      we hold a writing end only, so that the next client's open succeeds. Then
- *                        we change over.
+ *   a client reads       The shim holds only a reading end. The client gets the bytes, then end of
+ *                        file. If the client is killed before, the bytes stay in the FIFO.
+ *   no client reads      The shim holds only a writing end, so that the next client's open
+ * succeeds. Then the shim changes to a reading end.
  *
- * inotify tells of clients that come and go. --- */
+ * inotify reports clients that open and close the FIFO. --- */
 
 struct leftover {
     struct io *io;
@@ -62,7 +62,7 @@ struct leftover {
     int watch;
 };
 
-/* Tells of these from now on; what was told before is not known any more. */
+/* Watches for these events from now on; earlier events are dropped. */
 static int linger_watch(struct leftover *l, uint32_t mask, struct err *err)
 {
     char path[40];
@@ -70,8 +70,11 @@ static int linger_watch(struct leftover *l, uint32_t mask, struct err *err)
     snprintf(path, sizeof(path), "/proc/self/fd/%d", l->write_end < 0 ? l->read_end : l->write_end);
     if (l->watch < 0)
         l->watch = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
-    if (l->watch < 0 || inotify_add_watch(l->watch, path, mask) < 0)
-        return err_sys(err, errno, "watch a FIFO (fs.inotify.max_user_instances too low?)");
+    if (l->watch < 0 || inotify_add_watch(l->watch, path, mask) < 0) {
+        err_sys(err, errno, "watch a FIFO (fs.inotify.max_user_instances may be too low)");
+        err->reason = REASON_INOTIFY_LIMIT; /* EMFILE and ENOSPC mean something else here */
+        return -1;
+    }
     return 0;
 }
 
@@ -83,15 +86,15 @@ static void swallow_events(struct leftover *l)
         ;
 }
 
-/* With our own reading end closed, the kernel reports an error on the writing end exactly if
- * nobody reads. Leaves us with the end that fits, and with events of others only: ours come before
- * they are swallowed, or are not asked for. */
+/* With our own reading end closed, the kernel reports an error on the writing end exactly if no
+ * process reads. Keeps the end that is needed, and leaves only events of other processes in the
+ * watch: our own are dropped or not watched for. */
 static int look(struct leftover *l, struct err *err)
 {
     if (l->write_end < 0) {
         l->write_end = io_reopen(l->read_end, O_WRONLY | O_NONBLOCK);
         if (l->write_end < 0)
-            return err_sys(err, -l->write_end, "hold a FIFO");
+            return err_sys(err, -l->write_end, "keep a FIFO open");
         fd_close(TAKE_FD(l->read_end));
     }
     if (linger_watch(l, IN_OPEN | IN_CLOSE_NOWRITE, err) < 0)
@@ -103,7 +106,7 @@ static int look(struct leftover *l, struct err *err)
         return -1;
     l->read_end = io_reopen(l->write_end, O_RDONLY | O_NONBLOCK);
     if (l->read_end < 0)
-        return err_sys(err, -l->read_end, "hold a FIFO");
+        return err_sys(err, -l->read_end, "keep a FIFO open");
     fd_close(TAKE_FD(l->write_end));
     return 0;
 }
@@ -111,13 +114,13 @@ static int look(struct leftover *l, struct err *err)
 static int linger(struct leftover *l, struct err *err)
 {
     while (io_unread(l->write_end < 0 ? l->read_end : l->write_end) > 0)
-        if (look(l, err) < 0 ||
-            loop_wait_fd(&l->io->rest, l->watch, POLLIN, "a reader of what is left", err) < 0)
+        if (look(l, err) < 0 || loop_wait_fd(&l->io->rest, l->watch, POLLIN,
+                                             "a reader of the remaining output", err) < 0)
             return -1;
     return 0;
 }
 
-/* Bytes that a reader who is there has not taken. Until the first look there may be one. */
+/* Bytes that the current reader has not read. Before the first check there may be a reader. */
 static uint64_t linger_unread(const struct io *io)
 {
     uint64_t n = 0;
@@ -128,7 +131,7 @@ static uint64_t linger_unread(const struct io *io)
     return n;
 }
 
-/* Each of the two outputs has one at most. */
+/* Each of the two outputs has at most one. */
 static void exchange(struct io *io, const struct leftover *old, struct leftover *new)
 {
     io->leftovers[io->leftovers[0] == old ? 0 : 1] = new;
@@ -140,7 +143,8 @@ static void linger_fiber(void *arg)
     struct err err = ERR_INIT;
 
     if (linger(l, &err) < 0 && l->write_end >= 0 &&
-        (fd_ready_now(l->write_end, 0) & POLLERR)) { /* a reader that is there has it all */
+        (fd_ready_now(l->write_end, 0) &
+         POLLERR)) { /* with a reader, all bytes count as delivered */
         uint64_t lost = io_unread(l->write_end);
 
         l->io->lost += lost;
@@ -154,8 +158,8 @@ static void linger_fiber(void *arg)
     free(l);
 }
 
-/* Takes the read end of a FIFO that nobody writes to any more: keeps what is in it until it was
- * read or io is freed. */
+/* Takes the read end of a FIFO that has no writer any more: keeps its bytes until they are read or
+ * io is freed. */
 static void linger_start(struct io *io, int read_end)
 {
     if (io->gone.fired || io_unread(read_end) == 0) {
@@ -172,7 +176,7 @@ static void linger_start(struct io *io, int read_end)
 
 /* --- relays --- */
 
-/* Closes upstream. An output's FIFO keeps what nobody has read yet. */
+/* Closes upstream. An output's FIFO keeps its unread bytes. */
 static void end_close(struct relay *r)
 {
     stream_free(TAKE_PTR(r->up.stream));
@@ -192,9 +196,9 @@ static void relay_release(struct relay *r)
     end_close(r);
 }
 
-/* Reads to the end of the guest's stream, to nowhere: the process must not stop because nobody
- * takes its output. (Not inlined, as the next: the buffer would lie between the pages of a relay
- * that is parked in stream_copy.) */
+/* Reads the guest's stream to its end and drops it: a process must not block because its output has
+ * no reader. (Not inlined, like the next function: the buffer would enlarge the stack of a relay
+ * that waits in stream_copy.) */
 __attribute__((noinline)) static void discard(struct relay *r, uint64_t *ret_bytes)
 {
     char buf[DISCARD_BYTES];
@@ -205,9 +209,9 @@ __attribute__((noinline)) static void discard(struct relay *r, uint64_t *ret_byt
             break;
 }
 
-/* Its process has ended, but not the output. Either nobody takes it at the moment: then there is
- * more, and it may take its time. Or somebody else, a grandchild, holds the stream open: then
- * nothing comes for a while, and nobody is to wait for that. */
+/* The process has exited, but its output has not ended. Either no client reads at the moment: then
+ * bytes are pending, and the relay keeps waiting. Or a grandchild keeps the stream open: then it is
+ * silent for a while, and the relay stops waiting. */
 __attribute__((noinline)) static int copy_rest(struct relay *r, char *side, struct err *err)
 {
     char buf[REST_BYTES];
@@ -239,24 +243,24 @@ static void output_fiber(void *arg)
     char side = 'r';
     int n = 0;
 
-    if (!counted) /* nobody wants it */
+    if (!counted) /* this output has no destination */
         discard(r, &lost);
-    else /* What is spliced can be stopped at any byte; what goes through a buffer cannot. */
+    else /* A splice can be stopped at any byte; a copy through a buffer cannot. */
         n = stream_copy(r->guest->fd >= 0 ? &io->flow : &io->life, r->guest, r->up.stream, NULL,
                         &side, &err);
 
     if (n < 0 && io->over.fired && !io->cut.fired)
         n = copy_rest(r, &side, &err);
     if (n < 0 && !io->cut.fired && side == 'r') {
-        log_warn(&ctx, "output broke off in the guest", F_ERR(&err));
+        log_warn(&ctx, "the guest's output stream broke", F_ERR(&err));
     } else if (n < 0 && !io->cut.fired) {
-        log_warn(&ctx, "nobody takes the output any more, it is dropped", F_ERR(&err));
+        log_warn(&ctx, "could not deliver output; dropping the rest", F_ERR(&err));
         discard(r, &lost);
         io->lost += lost;
         log_warn(&ctx, "output was lost", F_U("lost-bytes", lost));
     }
     r->running = false;
-    relay_release(r); /* the guest tells of its process' end only when this stream is closed */
+    relay_release(r); /* the guest reports the process's exit only when this stream is closed */
     if (counted)
         io_output_ended(io);
     io_unref(io);
@@ -272,13 +276,13 @@ static void input_fiber(void *arg)
     if (stream_copy(&io->life, r->up.stream, r->guest, NULL, &side, &err) < 0 && !io->cut.fired) {
         struct ctx ctx = ctx_with_id(&io->life, "stream", io_names[0]);
 
-        log_debug(&ctx, side == 'w' ? "the process takes no more input" : "input broke off",
+        log_debug(&ctx, side == 'w' ? "the process closed its input" : "the client's input broke",
                   F_ERR(&err));
     }
-    (void)stream_shutdown(r->guest, SHUT_WR); /* the guest may be gone */
+    (void)stream_shutdown(r->guest, SHUT_WR); /* fails if the guest is gone */
     r->running = false;
-    /* Whoever writes learns that nobody reads. The guest's stream stays half-closed: closing it
-     * could take back what is still on its way. */
+    /* Writers then get a broken pipe. The guest's stream stays half-closed: closing it could
+     * discard bytes that are still in transit. */
     end_close(r);
     if (io->closed)
         relay_release(r);
@@ -316,7 +320,7 @@ void io_attach(struct io *io, struct stream *in, struct stream *out, struct stre
 
         relay_start(r, guest[i]);
         if (i > 0 && !r->running)
-            end_close(r); /* this output will never come */
+            end_close(r); /* this output has no stream */
     }
 }
 
@@ -333,7 +337,7 @@ static struct io *io_new(struct loop *loop, const struct io_spec *spec)
     cancel_init(&io->over, &io->cut);
     cancel_init(&io->gone, NULL);
     io->root = ctx_root(loop);
-    io->rest = ctx_with_id(&io->root, "cid", io->id);
+    io->rest = ctx_with_id(&io->root, LK_CID, io->id);
     io->life = ctx_with_cancel(&io->rest, &io->cut);
     io->flow = ctx_with_cancel(&io->rest, &io->over);
     io->rest.cancel = &io->gone;
@@ -361,12 +365,12 @@ static int parse_forms(const struct io_spec *spec, struct forms *f, struct err *
         if (io_form_parse(texts[i], &f->v[i], err) < 0)
             return err_wrap(err, "%s", io_names[i]);
     if (io_form_is_driver(&f->v[0]))
-        return err_set(err, ERR_INVALID, "stdin %.*s: a log driver takes output only",
+        return err_set(err, ERR_INVALID, "stdin %.*s: a log driver supports output only",
                        IO_NAME_SHOWN, spec->in);
     return 0;
 }
 
-/* Paths: a FIFO is used as it is, a file through its pump. Takes what was opened. */
+/* For paths: a FIFO is used directly, a file through its pump. Takes the opened descriptors. */
 static int open_paths(struct ctx *ctx, struct io *io, const struct forms *f, struct err *err)
 {
     struct io_opened opened[3];
@@ -385,14 +389,14 @@ static int open_paths(struct ctx *ctx, struct io *io, const struct forms *f, str
             up->stream = stream_from_fd(io->loop, fd);
         else if (r == 0 && opened[i].shared)
             r = err_sys(err, errno, "dup");
-        if (r < 0) /* those that follow have no owner yet */
+        if (r < 0) /* the following descriptors have no owner yet */
             for (int k = i + 1; k < 3; k++)
                 fd_close_later(opened[k].fd), fd_close_later(opened[k].held);
     }
     return r;
 }
 
-/* One driver for both outputs, unless stderr names something of its own. */
+/* Starts one driver for both outputs, unless stderr names another destination. */
 static int open_drivers(struct ctx *ctx, struct io *io, const struct forms *f,
                         const struct io_spec *spec, struct err *err)
 {
@@ -454,15 +458,16 @@ bool io_wants(const struct io *io, int fd)
 
 /* --- the end --- */
 
-/* Clients of containerd 2.1 close their end when they hear of the exit, and what was left in the
- * FIFO is gone. So a reader who reads may finish; one who does not may be waiting for the news. */
+/* Clients of containerd 2.1 close their end when they learn of the exit, and lose what is left in
+ * the FIFO. So an active reader gets time to finish before the exit is reported. A reader that does
+ * not read may be waiting for the exit, so it gets none. */
 static int await_reader(struct ctx *ctx, struct io *io, struct err *err)
 {
     uint64_t pause = READER_LOOK_NS, left = linger_unread(io), moved = loop_now(io->loop);
 
     while (left > 0 && loop_now(io->loop) - moved < REST_IDLE_NS) {
         if (fiber_sleep(ctx, pause, err) < 0)
-            return err_wrap(err, "%s: output is not read to its end", io->id);
+            return err_wrap(err, "%s: the client has not read all output", io->id);
 
         uint64_t now = linger_unread(io);
 
@@ -481,8 +486,8 @@ int io_drain(struct ctx *ctx, struct io *io, struct err *err)
     while (io->attached && io->outputs > 0)
         if (waitq_wait(ctx, &io->outputs_q, "the rest of the output", err) < 0) {
             if (err->code == ERR_DEADLINE)
-                cancel_fire(&io->over, ERR_CANCELLED, "the process has ended");
-            return err_wrap(err, "%s: output is not at its end", io->id);
+                cancel_fire(&io->over, ERR_CANCELLED, "the process has exited");
+            return err_wrap(err, "%s: the output has not ended", io->id);
         }
     if (await_reader(ctx, io, err) < 0)
         return -1;
@@ -499,7 +504,7 @@ void io_close_stdin(struct io *io)
         io_port_shut(io->relays[0].up.port);
 }
 
-/* What the relays that are cut now have not taken. */
+/* Counts the bytes that the stopped relays have not read. */
 static void count_lost(struct io *io)
 {
     uint64_t lost = 0;
@@ -508,7 +513,8 @@ static void count_lost(struct io *io)
         if (io->relays[i].running && io->relays[i].up.stream)
             lost += io_unread(io->relays[i].guest->fd);
     if (lost > 0)
-        log_warn(&io->rest, "stdio is closed before its end", F_U("lost-bytes", lost));
+        log_warn(&io->rest, "stdio was closed before all bytes were delivered",
+                 F_U("lost-bytes", lost));
     io->lost += lost;
 }
 

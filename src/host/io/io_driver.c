@@ -1,5 +1,6 @@
-/* io_driver.c - log drivers: programs that take a container's output (containerd-contract.md §5.3,
- * binary://). Such a program's life depends on no request and no connection. */
+/* io_driver.c - log drivers: programs that read a container's output
+ * (docs/reference/containerd-contract.md §5.3, binary://). Such a program does not depend on a
+ * request or a connection. */
 #include "base/child.h"
 #include "base/clock.h"
 #include "base/err.h"
@@ -29,8 +30,8 @@ struct io_driver {
     const struct io_times *times;
     struct ledger *ledger;
     uint64_t record;         /* 0: none */
-    bool ending;             /* its fiber owns it */
-    struct io_driver **slot; /* the owner's pointer to us, as long as there is one */
+    bool ending;             /* end_fiber owns it */
+    struct io_driver **slot; /* the owner's pointer to this object; NULL without an owner */
     struct fibers *counted;
 };
 
@@ -41,7 +42,7 @@ static void forget(struct io_driver *d)
     struct err err = ERR_INIT;
 
     if (d->ledger && d->record && ledger_forget(d->ledger, d->record, &err) < 0)
-        log_warn(NULL, "log driver stays on record", F_ERR(&err));
+        log_warn(NULL, "could not remove the ledger record of a log driver", F_ERR(&err));
     d->record = 0;
 }
 
@@ -75,12 +76,12 @@ static void end_fiber(void *arg)
     int status = 0;
 
     if (asked) {
-        (void)child_kill(d->child, SIGTERM); /* gone by now: fine */
+        (void)child_kill(d->child, SIGTERM); /* fails if it has just exited */
         if (!ended_within(d, d->times->term))
-            log_warn(&ctx, "log driver ignores SIGTERM, it is killed");
+            log_warn(&ctx, "the log driver ignores SIGTERM; killing it");
     }
     if (child_done(d->child, &status) && status != 0 && !(asked && WIFSIGNALED(status)))
-        log_warn(&ctx, "log driver ended with a failure", F_I("status", status));
+        log_warn(&ctx, "the log driver failed", F_I("status", status));
     driver_free(d);
 }
 
@@ -106,7 +107,7 @@ void io_driver_drop(struct io_driver **slot)
         d->slot = NULL;
     if (!d || d->counted)
         return;
-    /* The ledger may go now, and a killed process needs no record. The fiber reaps it. */
+    /* The ledger may be closed now; a killed process needs no record, and the fiber reaps it. */
     (void)child_kill(d->child, SIGKILL);
     forget(d);
 }
@@ -158,8 +159,8 @@ static int spawn(struct ctx *ctx, struct io_driver *d, const struct io_form *for
                        &d->child, err);
 }
 
-/* A process closes its files shortly before its end can be waited for, but after the kernel marked
- * it as ending. */
+/* A process closes its files after the kernel has marked it as exiting, but before it can be waited
+ * for. */
 static bool is_ending(struct io_driver *d)
 {
     AUTO_FREE char *path = str_format("/proc/%d/stat", child_pid(d->child)), *text = NULL;
@@ -169,7 +170,7 @@ static bool is_ending(struct io_driver *d)
     if (child_done(d->child, NULL) || file_read_all(path, 4096, &text, &len) < 0)
         return true;
 
-    const char *p = strrchr(text, ')'); /* the name may hold anything */
+    const char *p = strrchr(text, ')'); /* the name may contain any character */
 
     return !p || sscanf(p + 1, " %*c %*d %*d %*d %*d %*d %u", &flags) != 1 || (flags & PF_EXITING);
 }
@@ -180,10 +181,11 @@ static int crashed(struct ctx *ctx, struct io_driver *d, struct err *err)
     int status = 0;
 
     if (child_wait(&limited, d->child, &status, err) < 0)
-        return err_wrap(err, "the end of log driver %s", d->name);
-    return err_set(err, ERR_STATE, "log driver %s %s %d before it was ready", d->name,
-                   WIFSIGNALED(status) ? "was killed by signal" : "ended with status",
-                   WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+        return err_wrap(err, "wait for the exit of log driver %s", d->name);
+    return err_because(err, REASON_LOG_DRIVER_FAILED, ERR_STATE,
+                       "log driver %s %s %d before it was ready", d->name,
+                       WIFSIGNALED(status) ? "was killed by signal" : "exited with status",
+                       WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
 }
 
 static int await_ready(struct ctx *ctx, struct io_driver *d, const struct io_form *form, int fd,
@@ -195,13 +197,15 @@ static int await_ready(struct ctx *ctx, struct io_driver *d, const struct io_for
     char c;
 
     if (stream_read(&limited, ready, &c, 1, &n, err) < 0)
-        return err_wrap(err, "log driver %s did not say on fd %d that it is ready", d->name,
-                        FD_READY);
+        return err_wrap_because(err, REASON_LOG_DRIVER_FAILED,
+                                "log driver %s did not report on fd %d that it is ready", d->name,
+                                FD_READY);
     if (n == 0 && is_ending(d))
         return crashed(ctx, d, err);
     if (n == 0 && form->kind == IO_BINARY2)
-        return err_set(err, ERR_STATE, "log driver %s closed fd %d without saying it is ready",
-                       d->name, FD_READY);
+        return err_because(err, REASON_LOG_DRIVER_FAILED, ERR_STATE,
+                           "log driver %s closed fd %d without reporting that it is ready", d->name,
+                           FD_READY);
     return 0;
 }
 
@@ -220,9 +224,9 @@ int io_driver_start(struct ctx *ctx, const struct io_form *form, const struct io
                              .ledger = spec->ledger,
                              .counted = spec->drivers };
     if (pipe2(p.out, O_CLOEXEC) < 0 || pipe2(p.err, O_CLOEXEC) < 0 || pipe2(p.ready, O_CLOEXEC) < 0)
-        return err_sys(err, errno, "make pipes for log driver %s", d->name);
+        return err_sys(err, errno, "create pipes for log driver %s", d->name);
     if (spawn(ctx, d, form, spec, &p, err) < 0)
-        return err_wrap(err, "start log driver %s", d->name);
+        return err_wrap_because(err, REASON_LOG_DRIVER_FAILED, "start log driver %s", d->name);
     fd_close(TAKE_FD(p.out[0])); /* only the driver reads: its death shows as EPIPE */
     fd_close(TAKE_FD(p.err[0]));
     fd_close(TAKE_FD(p.ready[1]));

@@ -1,4 +1,4 @@
-/* Log drivers: the real thing with a peer as the program. */
+/* Real log drivers, with a peer as the program. */
 #include "fixture/io_fixture.h"
 #include "fixture/ledger_fixture.h"
 
@@ -6,7 +6,7 @@
 
 #define MIB (UINT64_C(1024) * 1024)
 
-/* The machine may have other things to do. A test about a time that runs out shortens that one. */
+/* Generous limits for a busy machine. A test of a timeout shortens that one. */
 static const struct io_times patient = { .ready = 30 * NS_PER_S,
                                          .finish = 30 * NS_PER_S,
                                          .term = 30 * NS_PER_S };
@@ -124,7 +124,8 @@ static void cancel_soon(void *arg)
     cancel_fire(arg, ERR_CANCELLED, "the client went away");
 }
 
-/* host.md, weak spot 43: it died with the request or with containerd's connection. */
+/* docs/reference/host.md, weak spot 43: it died with the request or with containerd's connection.
+ */
 TEST_FIBER(ws43_a_log_driver_outlives_the_request_that_started_it)
 {
     DRIVEN(d, "binary", "copy");
@@ -156,7 +157,7 @@ TEST_FIBER(ws43_a_log_driver_outlives_the_request_that_started_it)
     cancel_release(&request);
 }
 
-TEST_FIBER(version_two_says_with_a_byte_that_it_is_ready)
+TEST_FIBER(version_two_reports_with_a_byte_that_it_is_ready)
 {
     DRIVEN(d, "binary-v2", "byte");
     struct err err = ERR_INIT;
@@ -170,22 +171,22 @@ TEST_FIBER(version_two_that_only_closes_is_not_ready)
     struct err err = ERR_INIT;
 
     ASSERT_FAIL(driven_open(&d, &err), err, ERR_STATE);
-    ASSERT_HAS(err.msg, "without saying it is ready");
+    ASSERT_HAS(err.msg, "without reporting that it is ready");
     await_gone(&d, driver_pid(&d));
 }
 
-TEST_FIBER(a_log_driver_that_never_gets_ready_is_given_up_and_killed)
+TEST_FIBER(a_log_driver_that_never_becomes_ready_is_killed)
 {
     DRIVEN(d, "binary", "mute");
     struct err err = ERR_INIT;
 
-    d.times.ready = 2 * NS_PER_S; /* it has to write down its pid before */
+    d.times.ready = 2 * NS_PER_S; /* enough for it to write its pid */
     ASSERT_FAIL(driven_open(&d, &err), err, ERR_DEADLINE);
     ASSERT_HAS(err.msg, "io_peer");
     await_gone(&d, driver_pid(&d));
 }
 
-TEST_FIBER(a_log_driver_that_crashes_at_once_is_told)
+TEST_FIBER(a_log_driver_that_exits_at_once_is_reported)
 {
     DRIVEN(d, "binary", "crash");
     struct err err = ERR_INIT;
@@ -194,7 +195,7 @@ TEST_FIBER(a_log_driver_that_crashes_at_once_is_told)
     ASSERT_HAS(err.msg, "status 3 before it was ready");
 }
 
-TEST_FIBER(a_log_driver_killed_at_once_is_told)
+TEST_FIBER(a_log_driver_killed_at_once_is_reported)
 {
     DRIVEN(d, "binary", "abort");
     struct err err = ERR_INIT;
@@ -203,7 +204,7 @@ TEST_FIBER(a_log_driver_killed_at_once_is_told)
     ASSERT_HAS(err.msg, "signal 9");
 }
 
-TEST_FIBER(a_log_driver_that_is_not_there_is_named)
+TEST_FIBER(the_error_for_a_missing_log_driver_names_it)
 {
     FIXTURE(r);
     struct err err = ERR_INIT;
@@ -228,7 +229,7 @@ TEST_FIBER(a_log_driver_that_dies_does_not_stop_the_process)
     ASSERT(io_lost_bytes(d.fixture.io) > 7 * MIB && io_lost_bytes(d.fixture.io) < 8 * MIB);
 }
 
-TEST_FIBER(a_log_driver_that_goes_on_after_the_end_gets_sigterm)
+TEST_FIBER(a_log_driver_that_runs_on_after_its_input_ended_gets_sigterm)
 {
     DRIVEN(d, "binary", "obedient");
     struct err err = ERR_INIT;
@@ -266,7 +267,7 @@ TEST_FIBER(a_log_driver_that_ignores_sigterm_is_killed)
     ASSERT_EQ(ledger_fixture_open(d.ledger), 0);
 }
 
-TEST_FIBER(a_log_driver_that_nobody_counts_dies_with_io)
+TEST_FIBER(io_free_kills_a_log_driver_that_is_not_counted)
 {
     DRIVEN(d, "binary", "stubborn");
     struct err err = ERR_INIT;

@@ -49,7 +49,7 @@ TEST_FIBER(output_reaches_the_reader_and_then_its_end)
     ASSERT_EQ(io_lost_bytes(r.io), 0);
 }
 
-TEST_FIBER(at_its_end_the_guest_s_stream_is_closed)
+TEST_FIBER(the_guests_stream_is_closed_at_its_end)
 {
     FIXTURE(r);
     fixture_fifos(&r, 2);
@@ -73,7 +73,7 @@ TEST_FIBER(sixty_four_mebibytes_arrive_unchanged)
     fixture_get_end(&r, out);
 }
 
-TEST_FIBER(a_reader_that_vanishes_and_returns_gets_every_byte)
+TEST_FIBER(a_reader_that_disappears_and_returns_gets_every_byte)
 {
     FIXTURE(r);
     fixture_fifos(&r, 2);
@@ -92,7 +92,7 @@ TEST_FIBER(a_reader_that_vanishes_and_returns_gets_every_byte)
     fixture_get_end(&r, out);
 }
 
-TEST_FIBER(what_is_left_when_all_is_closed_waits_for_a_reader)
+TEST_FIBER(unread_output_is_kept_for_a_reader_after_the_close)
 {
     FIXTURE(r);
     fixture_fifos(&r, 2);
@@ -112,7 +112,7 @@ TEST_FIBER(what_is_left_when_all_is_closed_waits_for_a_reader)
     fixture_expect(&r, out, 0, 50000);
     fixture_get_end(&r, out);
     ASSERT_EQ(io_lost_bytes(r.io), 0);
-    /* Nothing is kept for nobody, though io is not freed. */
+    /* Once all is read, the FIFO is released, although io is not freed. */
     while (loop_fiber_count(ctx->loop) > 1)
         ASSERT_OK(fiber_sleep(ctx, NS_PER_MS, &err), err);
 }
@@ -148,7 +148,7 @@ static struct stream *written(struct fixture *r, struct fixture_writer *w)
     return out;
 }
 
-TEST_FIBER(a_drain_ends_when_the_reader_has_it_all)
+TEST_FIBER(a_drain_ends_when_the_reader_has_read_everything)
 {
     FIXTURE(r);
     struct fixture_writer w;
@@ -173,7 +173,7 @@ TEST_FIBER(a_drain_does_not_wait_for_a_reader_that_waits_for_the_exit)
     fixture_get_end(&r, out);
 }
 
-TEST_FIBER(a_reader_killed_half_way_leaves_the_rest_to_the_next)
+TEST_FIBER(a_killed_reader_leaves_the_rest_to_the_next_one)
 {
     FIXTURE(r);
     struct fixture_writer w;
@@ -192,7 +192,7 @@ TEST_FIBER(a_reader_killed_half_way_leaves_the_rest_to_the_next)
     fixture_get_end(&r, out);
 }
 
-TEST_FIBER(what_nobody_reads_goes_with_io_free)
+TEST_FIBER(unread_output_is_dropped_by_io_free)
 {
     FIXTURE(r);
     fixture_fifos(&r, 2);
@@ -211,7 +211,7 @@ TEST_FIBER(what_nobody_reads_goes_with_io_free)
     ASSERT_EQ(open(r.paths[1], O_WRONLY | O_NONBLOCK), -1); /* no reading end is left */
 }
 
-TEST_FIBER(a_stuck_reader_of_stdout_does_not_stop_stderr)
+TEST_FIBER(a_stuck_reader_of_stdout_does_not_block_stderr)
 {
     FIXTURE(r);
     fixture_fifos(&r, 6);
@@ -229,7 +229,7 @@ TEST_FIBER(a_stuck_reader_of_stdout_does_not_stop_stderr)
     fixture_expect(&r, out, 0, 8 * MIB);
 }
 
-TEST_FIBER(memory_stays_flat_with_a_stuck_reader)
+TEST_FIBER(memory_does_not_grow_with_a_stuck_reader)
 {
     FIXTURE(r);
     fixture_fifos(&r, 2);
@@ -255,7 +255,7 @@ TEST_FIBER(memory_stays_flat_with_a_stuck_reader)
     ASSERT(before > 0);
 }
 
-TEST_FIBER(a_drain_has_its_deadline_and_the_relay_goes_on)
+TEST_FIBER(a_drain_keeps_its_deadline_and_the_relay_continues)
 {
     FIXTURE(r);
     fixture_fifos(&r, 2);
@@ -274,7 +274,7 @@ TEST_FIBER(a_drain_has_its_deadline_and_the_relay_goes_on)
     fixture_get_end(&r, out);
 }
 
-TEST_FIBER(a_stream_that_a_grandchild_holds_open_ends_a_while_after_the_drain)
+TEST_FIBER(a_stream_that_a_grandchild_keeps_open_is_closed_after_the_drain)
 {
     FIXTURE(r);
     fixture_fifos(&r, 2);
@@ -313,7 +313,7 @@ TEST_FIBER(a_reader_that_is_away_longer_than_the_drain_loses_nothing)
     ASSERT_EQ(io_lost_bytes(r.io), 0);
 }
 
-TEST_FIBER(a_cut_counts_what_was_not_delivered)
+TEST_FIBER(closing_counts_undelivered_bytes)
 {
     FIXTURE(r);
     fixture_fifos(&r, 2);
@@ -335,7 +335,7 @@ TEST_FIBER(a_cut_counts_what_was_not_delivered)
     ASSERT(w.done);
 }
 
-TEST_FIBER(a_guest_that_vanishes_ends_the_output)
+TEST_FIBER(a_guest_that_disappears_ends_the_output)
 {
     FIXTURE(r);
     fixture_fifos(&r, 6);
@@ -435,7 +435,7 @@ TEST_FIBER(sixty_four_mebibytes_of_input_arrive_unchanged)
     fixture_get_end(&r, r.guest[0]);
 }
 
-TEST_FIBER(whoever_writes_input_that_is_not_wanted_any_more_learns_it)
+TEST_FIBER(a_writer_of_input_gets_a_broken_pipe_when_the_process_closes_it)
 {
     FIXTURE(r);
     fixture_fifos(&r, 1);
@@ -496,7 +496,7 @@ TEST_FIBER(streams_that_come_after_the_close_are_freed)
     fixture_get_end(&r, r.guest[1]);
 }
 
-TEST_FIBER(without_stdio_output_goes_nowhere_and_blocks_nobody)
+TEST_FIBER(without_stdio_output_is_dropped_and_does_not_block)
 {
     FIXTURE(r);
     fixture_open(&r);

@@ -1,4 +1,4 @@
-/* Files, and paths that are no good. */
+/* Files, and invalid paths. */
 #include "fixture/io_fixture.h"
 
 #include <sys/un.h>
@@ -23,7 +23,7 @@ static void expect_refusal(struct fixture *r, const char *name, const char *why)
     ASSERT_HAS(err.msg, why);
 }
 
-TEST_FIBER(a_file_uri_makes_directories_and_appends)
+TEST_FIBER(a_file_uri_creates_directories_and_appends)
 {
     FIXTURE(r);
     AUTO_FREE char *path = str_format("%s/a b/c/log", r.temp.dir),
@@ -112,7 +112,7 @@ TEST_FIBER(input_may_be_a_file)
     fixture_get_end(&r, r.guest[0]);
 }
 
-TEST_FIBER(input_from_a_large_file_that_nobody_takes_ends_with_io)
+TEST_FIBER(unread_input_from_a_large_file_ends_with_io)
 {
     FIXTURE(r);
     AUTO_FREE char *data = mem_zalloc(4 * MIB);
@@ -124,8 +124,8 @@ TEST_FIBER(input_from_a_large_file_that_nobody_takes_ends_with_io)
     fixture_get(&r, r.guest[0], "");
 }
 
-/* The rest is on its way in a pipe: it is written even though io is gone. */
-TEST_FIBER(a_file_gets_what_was_taken_before_io_was_freed)
+/* The rest is in a pipe, and is written although io is freed. */
+TEST_FIBER(a_file_gets_output_that_was_read_before_io_was_freed)
 {
     FIXTURE(r);
     AUTO_FREE char *uri = str_format("file://%s", r.paths[1]);
@@ -145,7 +145,7 @@ TEST_FIBER(a_file_gets_what_was_taken_before_io_was_freed)
     fixture_expect_file(&r, r.paths[1], 60000);
 }
 
-/* A file that grows no more is a full disk to us. */
+/* A file that cannot grow behaves like a full disk. */
 TEST_FIBER(a_full_disk_does_not_stop_the_process)
 {
     FIXTURE(r);
@@ -158,7 +158,7 @@ TEST_FIBER(a_full_disk_does_not_stop_the_process)
     r.spec.out = uri;
     fixture_open(&r);
 
-    /* Behind io's back its file becomes one that is always full. */
+    /* Replaces io's file by one that is always full. */
     char link[256], path[64];
     bool found = false;
 
@@ -188,7 +188,7 @@ TEST_FIBER(a_directory_is_refused)
 
     ASSERT_EQ(mkdir(r.paths[1], 0700), 0);
     r.spec.out = r.paths[1];
-    expect_refusal(&r, "/out", "is neither a FIFO nor a plain file");
+    expect_refusal(&r, "/out", "is neither a FIFO nor a regular file");
 }
 
 TEST_FIBER(a_socket_is_refused)
@@ -200,7 +200,7 @@ TEST_FIBER(a_socket_is_refused)
     snprintf(a.sun_path, sizeof(a.sun_path), "%s", r.paths[2]);
     ASSERT_EQ(bind(s, (struct sockaddr *)&a, sizeof(a)), 0);
     r.spec.err = r.paths[2];
-    expect_refusal(&r, "stderr", "is neither a FIFO nor a plain file");
+    expect_refusal(&r, "stderr", "is neither a FIFO nor a regular file");
     fd_close(TAKE_FD(s)); /* before the fixture counts */
 }
 
@@ -209,7 +209,7 @@ TEST_FIBER(a_device_is_refused_without_being_opened)
     FIXTURE(r);
 
     r.spec.in = "/dev/null";
-    expect_refusal(&r, "stdin: /dev/null", "is neither a FIFO nor a plain file");
+    expect_refusal(&r, "stdin: /dev/null", "is neither a FIFO nor a regular file");
 }
 
 TEST_FIBER(a_loop_of_symbolic_links_is_refused)
@@ -222,7 +222,7 @@ TEST_FIBER(a_loop_of_symbolic_links_is_refused)
     expect_refusal(&r, "/out", "symbolic links");
 }
 
-TEST_FIBER(a_name_of_four_kibibytes_is_refused_and_the_reason_told)
+TEST_FIBER(a_name_of_four_kibibytes_is_refused_with_the_reason)
 {
     FIXTURE(r);
     char name[4200];
@@ -239,7 +239,7 @@ TEST_FIBER(a_name_of_four_kibibytes_is_refused_and_the_reason_told)
     expect_refusal(&r, "/nnnn", "File name too long");
 }
 
-TEST_FIBER(a_path_that_is_not_there_is_refused)
+TEST_FIBER(a_missing_path_is_refused)
 {
     FIXTURE(r);
 
@@ -247,7 +247,7 @@ TEST_FIBER(a_path_that_is_not_there_is_refused)
     expect_refusal(&r, "/out", "No such file");
 }
 
-TEST_FIBER(what_was_opened_before_the_refusal_is_closed)
+TEST_FIBER(descriptors_opened_before_a_refusal_are_closed)
 {
     FIXTURE(r);
 
@@ -258,7 +258,7 @@ TEST_FIBER(what_was_opened_before_the_refusal_is_closed)
     ASSERT_EQ(open(r.paths[1], O_WRONLY | O_NONBLOCK), -1);
 }
 
-TEST_FIBER(a_fifo_uri_wants_a_fifo_and_a_file_uri_a_file)
+TEST_FIBER(a_fifo_uri_needs_a_fifo_and_a_file_uri_a_file)
 {
     FIXTURE(r);
     AUTO_FREE char *file = NULL, *fifo = NULL;
@@ -266,7 +266,7 @@ TEST_FIBER(a_fifo_uri_wants_a_fifo_and_a_file_uri_a_file)
     fixture_fifos(&r, 2);
     ASSERT_EQ(file_write(r.paths[2], "", 0, 0600), 0);
     r.spec.out = file = str_format("file://%s", r.paths[1]);
-    expect_refusal(&r, "/out", "is not a plain file");
+    expect_refusal(&r, "/out", "is not a regular file");
     r.spec.out = fifo = str_format("fifo://%s", r.paths[2]);
     expect_refusal(&r, "/err", "is not a FIFO");
 }

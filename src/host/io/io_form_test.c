@@ -31,13 +31,13 @@ static void refuse(const char *text, enum err_code code, const char *why)
     ASSERT_HAS(err.msg, why);
 }
 
-TEST(nothing_is_none)
+TEST(an_empty_text_means_no_stdio)
 {
     expect(NULL, IO_NONE, NULL, "");
     expect("", IO_NONE, NULL, "");
 }
 
-TEST(a_path_is_taken_as_it_is)
+TEST(a_plain_path_is_not_decoded)
 {
     expect("/run/fifo/1-stdout", IO_PATH, "/run/fifo/1-stdout", "");
     expect("/run/a%20b?c#d://e", IO_PATH, "/run/a%20b?c#d://e", "");
@@ -73,19 +73,18 @@ TEST(unknown_schemes_are_refused)
     refuse("http:///x", ERR_INVALID, "unknown scheme");
     refuse("npipe:////./pipe/x", ERR_INVALID, "unknown scheme");
     refuse("binary-v3:///x", ERR_INVALID, "unknown scheme");
-    refuse("grpc+unix:///run/s?streaming_id=1", ERR_UNIMPLEMENTED,
-           "streams other than ttrpc+unix:// are not supported");
+    refuse("grpc+unix:///run/s?streaming_id=1", ERR_UNIMPLEMENTED, "must be ttrpc+unix://");
 }
 
-TEST(what_is_no_path_is_refused)
+TEST(a_text_that_is_not_a_path_is_refused)
 {
-    refuse("stdout", ERR_INVALID, "stdout: neither");
-    refuse("./x", ERR_INVALID, "neither");
+    refuse("stdout", ERR_INVALID, "stdout: must be");
+    refuse("./x", ERR_INVALID, "must be an absolute path");
     refuse("file://host/x", ERR_INVALID, "absolute path");
     refuse("file:x", ERR_INVALID, "absolute path");
     refuse("file://", ERR_INVALID, "absolute path");
-    refuse("://x", ERR_INVALID, "neither");
-    refuse(" file:///x", ERR_INVALID, "neither");
+    refuse("://x", ERR_INVALID, "must be an absolute path");
+    refuse(" file:///x", ERR_INVALID, "must be an absolute path");
 }
 
 TEST(broken_escapes_are_refused)
@@ -104,7 +103,7 @@ TEST(sizes_are_bounded)
     sbuf_adds(&text, "binary:///l?");
     for (int i = 0; i < 300; i++)
         sbuf_addf(&text, "k%d=v&", i);
-    refuse(text.data, ERR_INVALID, "more than 256 arguments");
+    refuse(text.data, ERR_INVALID, "the maximum is 256 arguments");
     for (int i = 0; i < 8000; i++)
         sbuf_adds(&text, "0123456789");
     refuse(text.data, ERR_INVALID, "longer than");

@@ -17,14 +17,14 @@ struct io_hub {
 };
 
 struct io_port {
-    struct list node; /* of the hub, until its process has gone */
+    struct list node; /* of the hub, until its process has exited */
     struct io_hub *hub;
     unsigned refs; /* the process', the clients' */
     char *id;
     bool input, opened;
-    int fd; /* the clients' end; -1: before it is opened, or when no client is let in any more */
+    int fd; /* the clients' end; -1: not open yet, or closed to new clients */
     struct io_client *client;
-    struct waitq left; /* the client has */
+    struct waitq left; /* woken when the client has left */
 };
 
 struct io_hub *io_hub_new(struct loop *loop, const char *address)
@@ -68,7 +68,7 @@ static void unref(struct io_port *p)
 
 /* --- clients --- */
 
-/* A descriptor of its own: the client before it may not have let go yet. */
+/* A separate descriptor, since the previous client may not have closed its own yet. */
 static void let_in(struct io_port *p)
 {
     struct io_client *c = p->client;
@@ -118,7 +118,7 @@ int io_port_open(struct io_hub *h, const struct io_form *form, bool input, struc
     int fds[2];
 
     if (!h)
-        return err_set(err, ERR_UNIMPLEMENTED, "streaming I/O is not supported here");
+        return err_set(err, ERR_UNIMPLEMENTED, "this shim does not support streaming I/O");
     if (own && str_starts(own, "unix://"))
         own += strlen("unix://");
     if (own && !str_eq(own, form->path))
@@ -128,7 +128,7 @@ int io_port_open(struct io_hub *h, const struct io_form *form, bool input, struc
     if (p->opened)
         return err_set(err, ERR_EXISTS, "stream %.*s is in use", IO_NAME_SHOWN, p->id);
     if (pipe2(fds, O_CLOEXEC) < 0) {
-        (void)err_sys(err, errno, "make a pipe for stream %.*s", IO_NAME_SHOWN, p->id);
+        (void)err_sys(err, errno, "create a pipe for stream %.*s", IO_NAME_SHOWN, p->id);
         p->refs++;
         unref(p);
         return -1;
@@ -152,8 +152,9 @@ void io_port_shut(struct io_port *p)
 int io_port_await(struct ctx *ctx, struct io_port *p, struct err *err)
 {
     while (p->client)
-        if (waitq_wait(ctx, &p->left, "a client to read the rest", err) < 0)
-            return err_wrap(err, "stream %.*s is not read to its end", IO_NAME_SHOWN, p->id);
+        if (waitq_wait(ctx, &p->left, "the client to read the remaining output", err) < 0)
+            return err_wrap(err, "the client has not read all of stream %.*s", IO_NAME_SHOWN,
+                            p->id);
     return 0;
 }
 

@@ -1,10 +1,10 @@
 /* io_hub.h - stdio over streams that clients open to this shim (containerd's io_type =
- * "streaming"), by id. A port is one id. Between a process and the client of its port is a pipe, so
- * that all is as with a FIFO: 64 KiB wait for a client that is away, a process that writes more
- * waits, and input ends when CloseIO was called and the client has left.
+ * "streaming"), by id. A port is one id. A pipe connects a process and the client of its port, so
+ * that it behaves like a FIFO: 64 KiB are kept for a client that is away, a process that writes
+ * more blocks, and input ends when CloseIO was called and the client has left.
  *
- * A client may join before there is a process (containerd does), and again after a restart of its
- * own: the latest one counts. Nothing here waits but who waits for `changed`. */
+ * A client may join before the process exists (containerd does), and again after the client has
+ * restarted: the latest client counts. Nothing here waits, except for `changed`. */
 #pragma once
 #include "base/ctx.h"
 #include "base/fiber.h"
@@ -16,7 +16,7 @@ struct stream;
 
 /* address: where this shim listens, unix:///path; NULL: not checked. Borrows. */
 struct io_hub *io_hub_new(struct loop *loop, const char *address);
-/* After all processes and clients have gone. */
+/* After all processes have exited and all clients have left. */
 void io_hub_free(struct io_hub *h);
 
 /* A client; its owner keeps it where it is until leave. */
@@ -24,7 +24,7 @@ struct io_client {
     struct io_port *port;
     struct stream *stream; /* its end of the pipe; NULL before there is a process */
     bool input;            /* the client writes */
-    bool closed;           /* the process has gone, or takes no input any more */
+    bool closed;           /* the process has exited, or has closed its input */
     struct waitq changed;  /* woken with these */
     struct cancel over;    /* fired when another client joins with that id */
 };

@@ -1,9 +1,9 @@
-/* io_path.c - what the strings of a request name: their forms (containerd-contract.md §5.3), the
- * opening of paths, and the copying to and from plain files.
+/* io_path.c - the strings of a request: their forms (docs/reference/containerd-contract.md §5.3),
+ * opening paths, and copying to and from regular files.
  *
- * The paths are a client's: a thread opens them, with a deadline, and looks before it opens, for
- * opening a device may do something. Reading or writing a file blocks, on a dead NFS for ever: a
- * thread does it, too, and the relay sees only a pipe. */
+ * The paths come from a client: a thread opens them with a deadline, and checks the kind before,
+ * since opening a device may have an effect. Reading or writing a file blocks, on a dead NFS
+ * indefinitely: a thread does this as well, and the relay uses a pipe to it. */
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/fd.h"
@@ -64,7 +64,9 @@ static int decode(const char *s, size_t n, bool query, char **ret, struct err *e
         int high = i + 1 < n ? hex(s[i + 1]) : -1, low = i + 2 < n ? hex(s[i + 2]) : -1;
 
         if (high < 0 || low < 0 || high + low == 0)
-            return err_set(err, ERR_INVALID, "\"%%\" without two hex digits, or %%00");
+            return err_set(
+                err, ERR_INVALID,
+                "invalid escape: \"%%\" must be followed by two hex digits other than 00");
         sbuf_addc(&out, (char)(high << 4 | low));
         i += 2;
     }
@@ -90,7 +92,8 @@ static int parse_query(const char *query, struct strv *args, struct err *err)
         if (len == 0)
             continue;
         if (args->n >= FORM_MAX_ARGS)
-            return err_set(err, ERR_INVALID, "more than %d arguments", FORM_MAX_ARGS / 2);
+            return err_set(err, ERR_INVALID, "too many arguments: the maximum is %d arguments",
+                           FORM_MAX_ARGS / 2);
         if (decode(p, key_len, true, &key, err) < 0)
             return -1;
         if (key_len < len && decode(p + key_len + 1, len - key_len - 1, true, &value, err) < 0)
@@ -126,14 +129,13 @@ static int parse_uri(const char *text, size_t scheme_len, struct io_form *f, str
             strncasecmp(text, schemes[i].scheme, scheme_len) == 0)
             f->kind = schemes[i].kind;
     if (f->kind == IO_NONE && memchr(text, '+', scheme_len))
-        return err_set(err, ERR_UNIMPLEMENTED,
-                       "streams other than ttrpc+unix:// are not supported");
+        return err_set(err, ERR_UNIMPLEMENTED, "unsupported stream: must be ttrpc+unix://");
     if (f->kind == IO_NONE)
         return err_set(err, ERR_INVALID,
-                       "unknown scheme (known are a path, fifo://, file://, binary://, "
+                       "unknown scheme: must be a path, fifo://, file://, binary://, "
                        "ttrpc+unix://)");
     if (!str_starts(rest, "///"))
-        return err_set(err, ERR_INVALID, "an absolute path must follow: %.*s:///…", (int)scheme_len,
+        return err_set(err, ERR_INVALID, "must have an absolute path: %.*s:///…", (int)scheme_len,
                        text);
     rest += 2;
 
@@ -166,7 +168,7 @@ int io_form_parse(const char *text, struct io_form *ret, struct err *err)
         f.kind = IO_PATH;
         f.path = str_dup(text);
     } else if (scheme == 0 || text[scheme] != ':') {
-        return err_set(err, ERR_INVALID, "%.*s: neither an absolute path nor a URI", IO_NAME_SHOWN,
+        return err_set(err, ERR_INVALID, "%.*s: must be an absolute path or a URI", IO_NAME_SHOWN,
                        text);
     } else if (parse_uri(text, scheme, &f, err) < 0) {
         io_form_release(&f);
@@ -195,8 +197,8 @@ static void close_opened(void *job)
     }
 }
 
-/* A path that leads nowhere is the client's mistake. Not ERR_NOT_FOUND: containerd would take that
- * for a task that is not there. */
+/* A missing path is the client's mistake: ERR_INVALID. containerd would interpret ERR_NOT_FOUND as
+ * a missing task. */
 static int bad_path(struct err *err, int errnum, const char *path)
 {
     err_sys(err, errnum, "open %.*s", IO_NAME_SHOWN, path);
@@ -215,8 +217,8 @@ int io_reopen(int fd, int flags)
     return fd < 0 ? -errno : fd;
 }
 
-/* The end that we do not use stays open in our hands: the other side may come and go. The reading
- * end comes first, since without one the writing end cannot be opened. */
+/* The shim also keeps the unused end open, so that clients may close and reopen theirs. The reading
+ * end is opened first, since without it the writing end cannot be opened. */
 static int open_fifo(int which, int seen, const char *path, struct io_opened *o, struct err *err)
 {
     AUTO_FD int reader = io_reopen(seen, O_RDONLY | O_NONBLOCK);
@@ -243,7 +245,7 @@ static int open_file(int which, int seen, const char *path, struct io_opened *o,
     return 0;
 }
 
-/* file:// for output: with its directories. An O_PATH descriptor, or -1. */
+/* Creates a file:// for output with its directories. Returns an O_PATH descriptor, or -1. */
 static int make_file(const char *path, struct err *err)
 {
     const char *slash = strrchr(path, '/');
@@ -253,7 +255,7 @@ static int make_file(const char *path, struct err *err)
     if (r < 0)
         return bad_path(err, -r, dir);
 
-    /* O_NONBLOCK: what is there by now might be a FIFO. */
+    /* O_NONBLOCK: the path may have become a FIFO. */
     int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0644);
 
     if (fd < 0)
@@ -280,8 +282,8 @@ static int open_one(int which, enum io_kind kind, const char *path, struct io_op
         return open_file(which, seen, path, o, err);
     return err_set(err, ERR_INVALID, "%.*s is %s", IO_NAME_SHOWN, path,
                    kind == IO_FIFO   ? "not a FIFO"
-                   : kind == IO_FILE ? "not a plain file"
-                                     : "neither a FIFO nor a plain file");
+                   : kind == IO_FILE ? "not a regular file"
+                                     : "neither a FIFO nor a regular file");
 }
 
 static int open_all(void *job, struct err *err)
@@ -289,7 +291,7 @@ static int open_all(void *job, struct err *err)
     struct opening *j = job;
 
     for (int i = 0; i < 3; i++) {
-        /* Both outputs into one file: opened once. Two opens of one FIFO do no harm. */
+        /* A file for both outputs is opened once. Opening a FIFO twice is harmless. */
         if (i == 2 && j->same && j->opened[1].held < 0)
             j->opened[2].shared = true;
         else if (j->path[i] && open_one(i, j->kind[i], j->path[i], &j->opened[i], err) < 0)
@@ -313,13 +315,13 @@ int io_paths_open(struct ctx *ctx, const struct io_form forms[3], struct io_open
         any = any || j.path[i];
     }
     j.same = j.path[1] && j.kind[1] == j.kind[2] && str_eq(j.path[1], j.path[2]);
-    if (any && OFFLOAD(&limited, open_all, &j, 3, close_opened, "opening of stdio", err) < 0)
+    if (any && OFFLOAD(&limited, open_all, &j, 3, close_opened, "open stdio", err) < 0)
         return -1;
     memcpy(ret, j.opened, sizeof(j.opened));
     return 0;
 }
 
-/* --- plain files --- */
+/* --- regular files --- */
 
 struct pump {
     struct io *io; /* the fiber's */
@@ -337,8 +339,8 @@ static void pump_drop(void *job)
     fd_close_later(p->to);
 }
 
-/* A file that cannot be written to (full disk) must not stop the process whose output it is: the
- * bytes are counted, and the next ones are tried again. */
+/* A failed write (full disk) must not block the process: the lost bytes are counted, and the next
+ * write is tried again. */
 static int pump_main(void *job, struct err *err)
 {
     struct pump *p = job;
@@ -357,7 +359,7 @@ static int pump_main(void *job, struct err *err)
         int r = fd_write_full(p->to, buf, (size_t)n);
 
         if (r < 0 && p->input)
-            return 0; /* nobody takes input any more */
+            return 0; /* the process has closed its input */
         if (r < 0) {
             p->lost += (uint64_t)n;
             p->failed = p->failed ? p->failed : -r;
@@ -371,10 +373,10 @@ static void pump_fiber(void *arg)
     struct io *io = p->io;
     struct err err = ERR_INIT;
 
-    if (OFFLOAD(&io->rest, pump_main, p, 0, pump_drop, "a file of stdio", &err) == 0)
+    if (OFFLOAD(&io->rest, pump_main, p, 0, pump_drop, "copy a file of stdio", &err) == 0)
         pump_drop(p);
-    else if (!io->gone.fired) /* after that the thread writes what is left and ends */
-        log_warn(&io->rest, "file of stdio is given up", F_ERR(&err));
+    else if (!io->gone.fired) /* after io_free, the thread writes the rest and exits */
+        log_warn(&io->rest, "could not copy a file of stdio", F_ERR(&err));
     if (p->failed) {
         io->lost += p->lost;
         (void)err_sys(&err, p->failed, "write");
@@ -393,7 +395,7 @@ int io_pump_start(struct io *io, int file_fd, bool input, int *ret, struct err *
 
     if (pipe2(fds, O_CLOEXEC) < 0) {
         fd_close_later(file_fd);
-        return err_sys(err, errno, "make a pipe for a file of stdio");
+        return err_sys(err, errno, "create a pipe for a file of stdio");
     }
 
     struct pump *p = mem_new(struct pump);

@@ -1,4 +1,4 @@
-/* io_priv.h - between the files of io. */
+/* io_priv.h - what the files of io share. */
 #pragma once
 #include "base/ctx.h"
 #include "base/fiber.h"
@@ -6,9 +6,9 @@
 #include "host/io/io.h"
 #include <sys/ioctl.h>
 
-#define IO_NAME_SHOWN 200 /* bytes of a client's string in a message: the reason must fit too */
+#define IO_NAME_SHOWN 200 /* bytes of a client's string in a message, so that the reason fits */
 
-/* --- io_path.c: what a string of the request means --- */
+/* --- io_path.c: the strings of a request --- */
 
 extern const char *const io_names[3]; /* "stdin" … */
 
@@ -16,9 +16,9 @@ enum io_kind {
     IO_NONE,
     IO_PATH, /* plain: a FIFO or a file that exists */
     IO_FIFO,
-    IO_FILE,    /* file://: made if missing */
-    IO_BINARY,  /* a log driver; ready when it says so or closes fd 5 */
-    IO_BINARY2, /* ready only when it says so */
+    IO_FILE,    /* file://: created if missing */
+    IO_BINARY,  /* a log driver; ready when it writes to or closes fd 5 */
+    IO_BINARY2, /* a log driver; ready only when it writes to fd 5 */
     IO_STREAM,  /* a client's stream to this shim */
 };
 struct io_form {
@@ -26,7 +26,7 @@ struct io_form {
     char *path;
     struct strv args; /* of a log driver: key, value, key, value …; of a stream: its id */
 };
-/* ERR_INVALID, or ERR_UNIMPLEMENTED for streams that are not ttrpc+unix. Caller releases. */
+/* ERR_INVALID, or ERR_UNIMPLEMENTED for streams other than ttrpc+unix. Caller releases. */
 int io_form_parse(const char *text, struct io_form *ret, struct err *err);
 void io_form_release(struct io_form *f);
 static inline bool io_form_is_driver(const struct io_form *f)
@@ -38,20 +38,20 @@ static inline bool io_form_is_driver(const struct io_form *f)
 struct io_opened {
     int fd;      /* to read from (0) or write to; -1: not a path */
     int held;    /* a FIFO's other end; -1 */
-    bool shared; /* 2 is the same file as 1 and not opened again */
+    bool shared; /* 2 is the same file as 1 and was not opened again */
 };
 /* Waits. On failure nothing is open. */
 int io_paths_open(struct ctx *ctx, const struct io_form forms[3], struct io_opened ret[3],
                   struct err *err);
 
-/* Opens once more what a descriptor stands for (O_PATH is enough). -errno. */
+/* Opens a descriptor's file again (O_PATH is enough). -errno. */
 int io_reopen(int fd, int flags);
 /* For files, which may block: takes the file; *ret is our end of a pipe to it (input: from it). */
 int io_pump_start(struct io *io, int file_fd, bool input, int *ret, struct err *err);
 
 /* --- io.c --- */
 
-/* The far side of one relay, from containerd's point of view the near one. */
+/* The side of a relay that faces containerd. */
 struct io_end {
     struct stream *stream; /* NULL: none */
     int held;              /* FIFO: its other end; -1 */
@@ -74,7 +74,7 @@ struct io {
     struct ctx root, rest, life, flow; /* each with its cancel: none, gone, cut, over */
     struct relay relays[3];
     struct io_driver *drivers[2];
-    unsigned outputs; /* relays and pumps that are not at their end */
+    unsigned outputs; /* relays and pumps that have not ended */
     struct waitq outputs_q;
     struct leftover *leftovers[2]; /* of io.c: FIFOs of ended outputs that are not empty */
     uint64_t lost;
@@ -83,7 +83,7 @@ struct io {
 struct io *io_ref(struct io *io);
 void io_unref(struct io *io);
 void io_output_ended(struct io *io);
-/* What has arrived and not been taken. */
+/* Bytes that have arrived and were not read. */
 static inline uint64_t io_unread(int fd)
 {
     int n = 0;
@@ -91,16 +91,16 @@ static inline uint64_t io_unread(int fd)
     return fd >= 0 && ioctl(fd, FIONREAD, &n) == 0 && n > 0 ? (uint64_t)n : 0;
 }
 
-/* --- io_hub.c: the process' side of a port --- */
+/* --- io_hub.c: the process's side of a port --- */
 
-/* ret_fd: the process' end. ERR_INVALID: another server's socket. ERR_EXISTS: a process has it. */
+/* ret_fd: the process's end. ERR_INVALID: another server's socket. ERR_EXISTS: a process has it. */
 int io_port_open(struct io_hub *h, const struct io_form *form, bool input, struct io_port **ret,
                  int *ret_fd, struct err *err);
-/* Input: it ends when the client that is there has left. */
+/* For input: it ends when the current client has left. */
 void io_port_shut(struct io_port *p);
-/* Output: until the client that is there has left. */
+/* For output: waits until the current client has left. */
 int io_port_await(struct ctx *ctx, struct io_port *p, struct err *err);
-/* The process has gone. A client that is there gets the rest; without one it is counted as lost. */
+/* The process has exited. The current client gets the rest; without a client it counts as lost. */
 void io_port_close(struct io_port *p, uint64_t *ret_lost);
 
 /* --- io_driver.c: log drivers --- */
@@ -108,8 +108,8 @@ void io_port_close(struct io_port *p, uint64_t *ret_lost);
 /* Waits for readiness. ret_fds: pipes to its fds 3 and 4. */
 int io_driver_start(struct ctx *ctx, const struct io_form *form, const struct io_spec *spec,
                     struct io_driver **ret, int ret_fds[2], struct err *err);
-/* Its pipes are closed: time to finish, then SIGTERM, then SIGKILL. Waits for nothing. *slot
- * becomes NULL when it is gone. */
+/* After its pipes were closed: gives the driver time to finish, then sends SIGTERM, then SIGKILL.
+ * Never waits. *slot becomes NULL when it has exited. */
 void io_driver_end(struct io_driver **slot);
-/* The owner lets go of one that is ending: if nobody counts it, it is killed. */
+/* The owner gives up a driver that is ending: it is killed unless it is counted. */
 void io_driver_drop(struct io_driver **slot);

@@ -56,9 +56,10 @@ static int make_program(int *ret, struct err *err)
 
     if (fd < 0 && errno == EINVAL) /* before 6.3 there was no other kind */
         fd = memfd_create("lcow-anchor", MFD_CLOEXEC);
-    if (fd < 0)
-        return err_sys(err, errno,
-                       "make the anchor's program (is vm.memfd_noexec 2? it has to be less)");
+    if (fd < 0) {
+        err_sys(err, errno, "create the anchor's program (sysctl vm.memfd_noexec must be 0 or 1)");
+        return err_blame(err, REASON_MEMFD_NOEXEC);
+    }
     r = fd_write_full(fd, anchor_blob, anchor_blob_len);
     if (r < 0)
         return err_sys(err, -r, "write the anchor's program");
@@ -80,10 +81,14 @@ static int on_pid(void *arg, pid_t pid, struct err *err)
 {
     struct launch *l = arg;
 
+    AUTO_FREE char *score = str_format("/proc/%d/oom_score_adj", (int)pid);
+
     if (l->opts->ledger && ledger_add_process(l->opts->ledger, pid, &l->anchor->record, err) < 0)
         return -1;
-    return l->opts->set_oom_score_adj ? jail_oom_score(l->ctx, pid, l->opts->oom_score_adj, err)
-                                      : 0;
+    /* Its end would be the container's and free 8 KiB: the OOM killer must choose QEMU. Without the
+     * right to say so it stays as it is. */
+    (void)file_put(score, "-1000");
+    return 0;
 }
 
 /* In the child: its mount namespace has nothing of the host's, and keeps nothing mounted. */
@@ -163,7 +168,7 @@ int anchor_wait(struct ctx *ctx, struct anchor *a, bool *ret_by_us, struct err *
 
 void anchor_end(struct anchor *a)
 {
-    /* Gone already: then it was somebody else. */
+    /* Ended already: then another process killed it. */
     if (child_kill(a->child, SIGKILL) == 0)
         a->by_us = true;
 }

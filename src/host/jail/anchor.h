@@ -1,6 +1,7 @@
 /* anchor.h - a few KiB of process that stands for a container on the host: its pid is what
  * containerd, CNI and Docker see. It sits in the pod's network namespace and the container's host
- * cgroup and sleeps. Killing it means Kill 9 to whoever holds it. Dies with us. */
+ * cgroup and sleeps. If it is killed, the shim kills its container with signal 9. It ends with the
+ * shim. */
 #pragma once
 #include "base/mem.h"
 #include <stdbool.h>
@@ -23,16 +24,14 @@ struct anchor_opts {
     bool own_netns;
     bool apart; /* mount, UTS and IPC namespaces of its own, with no file in them; else ours */
     struct cgroup *cgroup; /* borrows; joined before it runs; may be NULL */
-    int oom_score_adj;
-    bool set_oom_score_adj; /* lowering it without the right is a warning, not an error */
-    struct ledger *ledger;  /* borrows */
+    struct ledger *ledger; /* borrows */
 };
-/* Waits. ERR_INVALID: netns is no network namespace, or the score is none. Caller frees with
- * anchor_free(), which ends it; nobody may be in anchor_wait then. */
+/* Waits. ERR_INVALID: netns is not a network namespace. Caller frees with anchor_free(), which ends
+ * it; no fiber may be in anchor_wait then. */
 int anchor_spawn(struct ctx *ctx, const struct anchor_opts *o, struct anchor **ret,
                  struct err *err);
 pid_t anchor_pid(const struct anchor *a);
-/* Until it ends: by our anchor_end or because somebody killed it (*ret_by_us tells). */
+/* Until it ends: by our anchor_end (*ret_by_us) or because another process killed it. */
 int anchor_wait(struct ctx *ctx, struct anchor *a, bool *ret_by_us, struct err *err);
 void anchor_end(struct anchor *a);
 void anchor_free(struct anchor *a);

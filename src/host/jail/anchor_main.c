@@ -1,7 +1,7 @@
-/* anchor_main.c - the whole program of an anchor: it takes its name and waits for ever. No C
- * library: a page of code, a page or two of stack. It is embedded into whoever spawns it. In a VM
- * it is the first process of a pod (tree_open_pause): children that it did not make end without a
- * trace. */
+/* anchor_main.c - the whole program of an anchor: it sets its name and waits without limit. No C
+ * library: a page of code, a page or two of stack. It is embedded into the program that spawns it.
+ * In a VM it is the first process of a pod (tree_open_pause): the kernel reaps the children that it
+ * adopts. */
 #include <asm/unistd.h>
 
 #define PR_SET_NAME 15

@@ -1,7 +1,9 @@
 /* cgroup.c - a cgroup on the host: one directory per hierarchy. */
 #include "base/err.h"
 #include "base/fd.h"
+#include "base/log.h"
 #include "host/jail/cgroup_priv.h"
+#include "host/jail/cgroup_scope.h"
 #include "host/jail/mountinfo.h"
 #include "host/ledger/ledger.h"
 
@@ -15,9 +17,8 @@
 #include <unistd.h>
 
 #define MOUNTINFO_MAX (8u << 20)
-#define CGROUP_PATH_MAX 2048
 #define SMALL_FILE 4096
-#define MAKE_TRIES 8 /* somebody removes a directory above as we make one below */
+#define MAKE_TRIES 8 /* if a parent directory is removed while we create one below it */
 
 /* What we made. */
 struct made {
@@ -34,94 +35,8 @@ struct cgroup {
     size_t n_procs;
     char *cpu_dir, *cpuset_dir; /* NULL: there is no such controller */
     bool v2;
+    struct scope *scope; /* NULL: systemd was not asked */
 };
-
-/* --- what a path means --- */
-
-/* "a-b.slice" is a.slice/a-b.slice, "-.slice" the root. */
-static int expand_slice(const char *slice, struct sbuf *out, struct err *err)
-{
-    size_t len = strlen(slice);
-
-    if (len == 0)
-        slice = "system.slice", len = strlen(slice);
-    if (!str_ends(slice, ".slice"))
-        return err_set(err, ERR_INVALID, "slice \"%s\" does not end in .slice", slice);
-    len -= strlen(".slice");
-    if (len == 1 && slice[0] == '-')
-        return 0;
-    for (size_t i = 0, begin = 0; i <= len; i++) {
-        if (i < len && slice[i] != '-')
-            continue;
-        if (i == begin)
-            return err_set(err, ERR_INVALID, "slice \"%s\" has an empty part", slice);
-        sbuf_addf(out, "/%.*s.slice", (int)i, slice);
-        begin = i + 1;
-    }
-    return 0;
-}
-
-/* slice:prefix:name */
-static int expand_systemd(const char *path, char **ret, struct err *err)
-{
-    const char *first = strchr(path, ':'), *second = strchr(first + 1, ':');
-    AUTO_FREE char *slice = str_ndup(path, (size_t)(first - path)), *prefix = NULL;
-    AUTO(sbuf_release) struct sbuf out = { 0 };
-
-    if (!second || strchr(second + 1, ':') || !second[1])
-        return err_set(err, ERR_INVALID, "neither a path nor systemd's slice:prefix:name");
-    prefix = str_ndup(first + 1, (size_t)(second - first - 1));
-    if (expand_slice(slice, &out, err) < 0)
-        return -1;
-    if (str_ends(second + 1, ".slice"))
-        sbuf_addf(&out, "/%s", second + 1);
-    else
-        sbuf_addf(&out, "/%s%s%s.scope", prefix, *prefix ? "-" : "", second + 1);
-    *ret = sbuf_take(&out);
-    return 0;
-}
-
-/* Single slashes, no "." and no "..". */
-static int clean(const char *path, char **ret, struct err *err)
-{
-    AUTO(sbuf_release) struct sbuf out = { 0 };
-
-    for (const char *p = path; *p;) {
-        size_t len = strcspn(p, "/");
-
-        if ((len == 1 && p[0] == '.') || (len == 2 && p[0] == '.' && p[1] == '.'))
-            return err_set(err, ERR_INVALID, "\"%.*s\" has no place in it", (int)len, p);
-        if (len > 0) {
-            if (out.len > 0 || path[0] == '/')
-                sbuf_addc(&out, '/');
-            sbuf_add(&out, p, len);
-        }
-        p += len + (p[len] == '/');
-    }
-    if (out.len == 0)
-        sbuf_addc(&out, '/');
-    *ret = sbuf_take(&out);
-    return 0;
-}
-
-int cgroup_path_expand(const char *path, char **ret, struct err *err)
-{
-    AUTO_FREE char *plain = NULL;
-
-    for (const char *p = path; *p; p++)
-        if ((unsigned char)*p < ' ' || *p == 127)
-            return err_set(err, ERR_INVALID, "cgroup path with a control character");
-    if (strlen(path) > CGROUP_PATH_MAX || !strchr(path, ':') || strchr(path, '/'))
-        plain = str_dup(path);
-    else if (expand_systemd(path, &plain, err) < 0)
-        return err_wrap(err, "cgroup path \"%.256s\"", path);
-    if (strlen(plain) > CGROUP_PATH_MAX) /* many dashes make long paths, too */
-        return err_set(err, ERR_INVALID, "cgroup path \"%.64s…\" is longer than %d bytes", path,
-                       CGROUP_PATH_MAX);
-    if (clean(plain, ret, err) < 0)
-        return err_wrap(err, "cgroup path \"%.256s\"", path);
-    return 0;
-}
 
 /* --- what the host has --- */
 
@@ -251,7 +166,8 @@ int cgroup_find(const char *proc, struct cgroup_hierarchies *ret, struct err *er
         if (mountinfo_parse(line, &m))
             add_hierarchy(ret, &m, self);
     if (ret->n == 0)
-        return err_set(err, ERR_UNAVAILABLE, "no cgroups are mounted on this host");
+        return err_because(err, REASON_CGROUP_FAILED, ERR_UNAVAILABLE,
+                           "no cgroups are mounted on this host");
     choose(ret);
     return 0;
 }
@@ -379,20 +295,27 @@ static int add_procs(struct cgroup *c, const char *dir, struct err *err)
     return 0;
 }
 
+/* Where path is in this hierarchy. Caller frees. */
+static char *dir_of(const struct cgroup_hierarchy *h, const char *path)
+{
+    bool below_own = path[0] != '/' && !str_eq(h->own, "/");
+
+    return str_eq(path, "/") ? str_dup(h->mount_point)
+                             : str_format("%s%s%s%s", h->mount_point, below_own ? h->own : "",
+                                          path[0] == '/' ? "" : "/", path);
+}
+
 static int make_in(struct cgroup *c, const struct cgroup_hierarchy *h, const char *path,
                    struct err *err)
 {
-    bool below_own = path[0] != '/' && !str_eq(h->own, "/");
-    AUTO_FREE char *dir = str_eq(path, "/")
-                              ? str_dup(h->mount_point)
-                              : str_format("%s%s%s%s", h->mount_point, below_own ? h->own : "",
-                                           path[0] == '/' ? "" : "/", path);
-    int r = -ENOENT;
+    AUTO_FREE char *dir = dir_of(h, path);
+    int r = c->scope ? 0 : -ENOENT;
 
     for (int i = 0; i < MAKE_TRIES && r == -ENOENT; i++)
         r = make_dirs(c, h, dir, err);
     if (r == -ENOENT)
-        return err_set(err, ERR_ABORTED, "make cgroup %s: what is above it is being removed", dir);
+        return err_because(err, REASON_CGROUP_FAILED, ERR_ABORTED,
+                           "make cgroup %s: what is above it is being removed", dir);
     if (r < 0 || add_procs(c, dir, err) < 0)
         return -1;
     c->v2 = c->v2 || h->v2;
@@ -403,8 +326,49 @@ static int make_in(struct cgroup *c, const struct cgroup_hierarchy *h, const cha
     return 0;
 }
 
-int cgroup_make_on(const char *proc, const char *path, struct ledger *ledger, struct cgroup **ret,
-                   struct err *err)
+/* The directory is recorded before systemd makes it. After a crash it is removed by its path: a
+ * scope without a directory or without processes ends by itself. */
+static int start_scope(struct ctx *ctx, struct cgroup *c, const char *path, const char *dir,
+                       struct err *err)
+{
+    AUTO_FREE char *slice = NULL, *unit = NULL;
+    struct made m = { .leaf = true };
+
+    if (cgroup_unit_of(path, &slice, &unit, err) < 0)
+        return -1;
+    if (!str_ends(unit, ".scope") || access(dir, F_OK) == 0)
+        return 0; /* a slice, or a unit that another process has started: joined as it is */
+    if (c->ledger && ledger_add(c->ledger, LEDGER_CGROUP, dir, &m.record, err) < 0)
+        return -1;
+    m.path = str_dup(dir);
+    c->made = mem_grow(c->made, c->n_made, &c->made_cap, sizeof(*c->made));
+    c->made[c->n_made++] = m;
+    if (scope_start(ctx, &(struct scope_opts){ unit, slice, c->ledger }, &c->scope, err) == 0)
+        return 0;
+    if (access(dir, F_OK) < 0)
+        return -1;
+    /* Another process started the unit meanwhile: it is joined as it is. */
+    err_clear(err);
+    free(c->made[--c->n_made].path);
+    return forget(c, &c->made[c->n_made], err);
+}
+
+/* On v2 with systemd as PID 1: a unit, which systemd knows and leaves alone. */
+static int ask_systemd(struct ctx *ctx, const struct cgroup_host *host, struct cgroup *c,
+                       const struct cgroup_hierarchies *h, const char *path, const char *plain,
+                       struct err *err)
+{
+    AUTO_FREE char *dir = dir_of(&h->v[0], plain);
+
+    if (!cgroup_path_is_systemd(path) || !h->v[0].v2 || access(host->systemd, F_OK) < 0)
+        return 0;
+    if (start_scope(ctx, c, path, dir, err) < 0)
+        return err_wrap_because(err, REASON_CGROUP_FAILED, "cgroup path \"%.256s\"", path);
+    return 0;
+}
+
+int cgroup_make_on(struct ctx *ctx, const struct cgroup_host *host, const char *path,
+                   struct ledger *ledger, struct cgroup **ret, struct err *err)
 {
     AUTO(cgroup_hierarchies_release) struct cgroup_hierarchies h = { .n = 0 };
     AUTO(cgroup_free) struct cgroup *c = NULL;
@@ -414,22 +378,33 @@ int cgroup_make_on(const char *proc, const char *path, struct ledger *ledger, st
         *ret = NULL;
         return 0;
     }
-    if (cgroup_path_expand(path, &plain, err) < 0 || cgroup_find(proc, &h, err) < 0)
+    if (cgroup_path_expand(path, &plain, err) < 0 || cgroup_find(host->proc, &h, err) < 0)
         return -1;
     c = mem_new(struct cgroup);
     c->ledger = ledger;
-    for (size_t i = 0; i < h.n; i++)
-        if (make_in(c, &h.v[i], plain, err) < 0) {
-            (void)cgroup_remove(c, &(struct err)ERR_INIT); /* the ledger knows what is left */
-            return -1;
-        }
+    int r = ask_systemd(ctx, host, c, &h, path, plain, err);
+    for (size_t i = 0; i < h.n && r == 0; i++)
+        r = make_in(c, &h.v[i], plain, err);
+    if (r < 0) {
+        (void)cgroup_remove(c, &(struct err)ERR_INIT); /* the ledger knows what is left */
+        return -1;
+    }
     *ret = TAKE_PTR(c);
     return 0;
 }
 
-int cgroup_make(const char *path, struct ledger *ledger, struct cgroup **ret, struct err *err)
+int cgroup_make(struct ctx *ctx, const char *path, struct ledger *ledger, struct cgroup **ret,
+                struct err *err)
 {
-    return cgroup_make_on(CGROUP_PROC, path, ledger, ret, err);
+    const struct cgroup_host host = { CGROUP_PROC, CGROUP_SYSTEMD };
+
+    return cgroup_make_on(ctx, &host, path, ledger, ret, err);
+}
+
+void cgroup_settle(struct cgroup *c)
+{
+    if (c && c->scope)
+        scope_settle(c->scope);
 }
 
 int cgroup_current_on(const char *proc, struct cgroup **ret, struct err *err)
@@ -475,11 +450,12 @@ int cgroup_join(struct cgroup *c, pid_t pid, struct err *err)
     int len = snprintf(text, sizeof(text), "%d", (int)pid);
 
     if (join(c, text, (size_t)len, err) < 0)
-        return err_wrap(err, "move process %d into a cgroup", (int)pid);
+        return err_wrap_because(err, REASON_CGROUP_FAILED, "move process %d into a cgroup",
+                                (int)pid);
     return 0;
 }
 
-/* "0" is whoever writes it, in every pid namespace. */
+/* "0" is the process that writes it, in every pid namespace. */
 int cgroup_join_self(struct cgroup *c, struct err *err)
 {
     return join(c, "0", 1, err);
@@ -492,10 +468,11 @@ static int put(const char *dir, const char *file, const char *text, bool must, s
     int r = dir ? file_put(path, text) : -ENOENT;
 
     if (r == -ENOENT)
-        return must ? err_set(err, ERR_STATE,
-                              "the VM's cgroup has no %s: the host does not offer that controller, "
-                              "or the container's spec names no cgroup (linux.cgroupsPath)",
-                              file)
+        return must ? err_because(
+                          err, REASON_CGROUP_FAILED, ERR_STATE,
+                          "the VM's cgroup has no %s: the host does not offer that controller, "
+                          "or the container's spec names no cgroup (linux.cgroupsPath)",
+                          file)
                     : 0;
     return r < 0 ? err_sys(err, -r, "write %s to %s", text, path) : 0;
 }
@@ -507,7 +484,7 @@ static uint64_t weight_of(uint64_t shares)
     return 1 + (shares - 2) * 9999 / 262142;
 }
 
-int cgroup_set_cpu(struct cgroup *c, const struct cgroup_cpu *cpu, struct err *err)
+static int put_cpu(struct cgroup *c, const struct cgroup_cpu *cpu, struct err *err)
 {
     bool v2 = c && c->v2, weighs = cpu->shares || cpu->weight;
     const char *dir = c ? c->cpu_dir : NULL;
@@ -528,9 +505,32 @@ int cgroup_set_cpu(struct cgroup *c, const struct cgroup_cpu *cpu, struct err *e
                : put(dir, "cpu.cfs_quota_us", limit, cpu->must, err);
 }
 
-int cgroup_set_cpuset(struct cgroup *c, const char *cpus, struct err *err)
+/* systemd writes its own values again at a daemon-reload: it must know ours. It keeps whole per
+ * cents, so the quota is rounded up, as runc does. */
+int cgroup_set_cpu(struct ctx *ctx, struct cgroup *c, const struct cgroup_cpu *cpu, struct err *err)
 {
-    return put(c ? c->cpuset_dir : NULL, "cpuset.cpus", cpus, true, err);
+    uint64_t percent = (cpu->quota * 100 + cpu->period - 1) / cpu->period;
+    AUTO_FREE char *quota = percent ? str_format("CPUQuota=%" PRIu64 "%%", percent)
+                                    : str_dup("CPUQuota="),
+                   *period = str_format("CPUQuotaPeriodSec=%" PRIu64 "us", cpu->period),
+                   *weight = str_format("CPUWeight=%" PRIu64,
+                                        cpu->weight ? cpu->weight : weight_of(cpu->shares));
+    const char *const properties[] = { quota, period, cpu->shares || cpu->weight ? weight : NULL,
+                                       NULL };
+
+    if (put_cpu(c, cpu, err) < 0)
+        return -1;
+    return c && c->scope ? scope_set(ctx, c->scope, properties, err) : 0;
+}
+
+int cgroup_set_cpuset(struct ctx *ctx, struct cgroup *c, const char *cpus, struct err *err)
+{
+    AUTO_FREE char *allowed = str_format("AllowedCPUs=%s", cpus);
+    const char *const properties[] = { allowed, NULL };
+
+    if (put(c ? c->cpuset_dir : NULL, "cpuset.cpus", cpus, true, err) < 0)
+        return -1;
+    return c->scope ? scope_set(ctx, c->scope, properties, err) : 0;
 }
 
 /* --- removing --- */
@@ -538,6 +538,7 @@ int cgroup_set_cpuset(struct cgroup *c, const char *cpus, struct err *err)
 /* Newest first. A directory above that others use by now is theirs. */
 int cgroup_remove(struct cgroup *c, struct err *err)
 {
+    cgroup_settle(c);
     for (; c && c->n_made > 0; c->n_made--) {
         struct made *m = &c->made[c->n_made - 1];
 
@@ -555,6 +556,7 @@ void cgroup_free(struct cgroup *c)
 {
     if (!c)
         return;
+    scope_free(c->scope);
     for (size_t i = 0; i < c->n_procs; i++)
         free(c->procs[i]);
     for (size_t i = 0; i < c->n_made; i++)

@@ -3,8 +3,13 @@
 #include "base/str.h"
 #include "host/jail/cgroup.h"
 
-/* Where mountinfo and cgroup tell about the host; a test has files of its own. */
+/* Where mountinfo and cgroup tell about the host, and what exists if systemd is PID 1 (as
+ * sd_booted(3) asks); a test has files of its own. */
 #define CGROUP_PROC "/proc/self"
+#define CGROUP_SYSTEMD "/run/systemd/system"
+struct cgroup_host {
+    const char *proc, *systemd;
+};
 
 #define CGROUP_HIERARCHIES_MAX 32
 
@@ -27,7 +32,10 @@ bool cgroup_has_controller(const struct cgroup_hierarchy *h, const char *name);
 /* The path in plain words: "/a/b" absolute, "a/b" below our own; systemd's form expanded. Caller
  * frees. */
 int cgroup_path_expand(const char *path, char **ret, struct err *err);
+bool cgroup_path_is_systemd(const char *path);
+/* Of "slice:prefix:name", which it has to be. Caller frees both, also after a failure. */
+int cgroup_unit_of(const char *path, char **ret_slice, char **ret_unit, struct err *err);
 
 int cgroup_current_on(const char *proc, struct cgroup **ret, struct err *err);
-int cgroup_make_on(const char *proc, const char *path, struct ledger *ledger, struct cgroup **ret,
-                   struct err *err);
+int cgroup_make_on(struct ctx *ctx, const struct cgroup_host *host, const char *path,
+                   struct ledger *ledger, struct cgroup **ret, struct err *err);

@@ -118,6 +118,15 @@ static void made_up_release_auto(struct made_up *m)
     AUTO(made_up_release) struct made_up m;                                                        \
     made_up_init(&m, mounts, own)
 
+/* Without systemd: nothing waits, and no ctx is needed. */
+static int make_on(struct made_up *m, const char *path, struct ledger *ledger, struct cgroup **ret,
+                   struct err *err)
+{
+    const struct cgroup_host host = { m->temp.dir, "/nonexistent" };
+
+    return cgroup_make_on(NULL, &host, path, ledger, ret, err);
+}
+
 TEST(a_v1_host_is_seen_with_its_controllers_and_our_place_in_each)
 {
     MADE_UP(m,
@@ -156,7 +165,7 @@ TEST(a_hybrid_host_counts_as_v1)
     ASSERT_STR(h.v[0].mount_point, "/cg/cpu");
 }
 
-TEST(a_host_without_cgroups_is_told)
+TEST(a_host_without_cgroups_is_reported)
 {
     MADE_UP(m, "31 23 0:28 / / rw - ext4 /dev/sda rw\nrubbish\n\n1 2 3 - \n", "");
     AUTO(cgroup_hierarchies_release) struct cgroup_hierarchies h = { .n = 0 };
@@ -188,7 +197,7 @@ TEST(in_v2_controllers_are_enabled_above)
     file_write(tempdir_path(&m.temp, "cg/own/part/cgroup.subtree_control"), "", 0, 0600);
     file_write(tempdir_path(&m.temp, "cg/own/part/a/b/cgroup.procs"), "", 0, 0600);
 
-    ASSERT_OK(cgroup_make_on(m.temp.dir, "a/b", NULL, &c, &err), err);
+    ASSERT_OK(make_on(&m, "a/b", NULL, &c, &err), err);
     expect_file(tempdir_path(&m.temp, "cg/cgroup.subtree_control"), "+cpu+memory");
     expect_file(tempdir_path(&m.temp, "cg/own/part/cgroup.subtree_control"), "+memory");
     ASSERT_OK(cgroup_join(c, 4711, &err), err);
@@ -206,35 +215,35 @@ TEST(in_v2_processor_time_is_limited_and_weighed)
 
     ASSERT_EQ(dir_make(tempdir_path(&m.temp, "cg/a"), 0755), 0);
     file_write(tempdir_path(&m.temp, "cg/a/cgroup.procs"), "", 0, 0600);
-    ASSERT_OK(cgroup_make_on(m.temp.dir, "/a", NULL, &c, &err), err);
+    ASSERT_OK(make_on(&m, "/a", NULL, &c, &err), err);
     const struct cgroup_cpu limit = { .quota = 150000, .period = 100000, .shares = 1024 },
                             none = { .period = 100000 },
                             must = { .quota = 5000, .period = 100000, .weight = 250, .must = true };
 
-    ASSERT_OK(cgroup_set_cpu(c, &limit, &err), err); /* no such controller */
-    ASSERT_FAIL(cgroup_set_cpu(c, &must, &err), err, ERR_STATE);
+    ASSERT_OK(cgroup_set_cpu(NULL, c, &limit, &err), err); /* no such controller */
+    ASSERT_FAIL(cgroup_set_cpu(NULL, c, &must, &err), err, ERR_STATE);
     ASSERT_HAS(err.msg, "cpu.weight");
-    ASSERT_FAIL(cgroup_set_cpu(NULL, &must, &err), err, ERR_STATE);
-    ASSERT_FAIL(cgroup_set_cpuset(c, "0-1", &err), err, ERR_STATE);
+    ASSERT_FAIL(cgroup_set_cpu(NULL, NULL, &must, &err), err, ERR_STATE);
+    ASSERT_FAIL(cgroup_set_cpuset(NULL, c, "0-1", &err), err, ERR_STATE);
     ASSERT_HAS(err.msg, "cpuset.cpus");
     err_clear(&err);
     file_write(tempdir_path(&m.temp, "cg/a/cpu.max"), "", 0, 0600);
     file_write(tempdir_path(&m.temp, "cg/a/cpu.weight"), "", 0, 0600);
     file_write(tempdir_path(&m.temp, "cg/a/cpuset.cpus"), "", 0, 0600);
-    ASSERT_OK(cgroup_set_cpu(c, &limit, &err), err);
+    ASSERT_OK(cgroup_set_cpu(NULL, c, &limit, &err), err);
     expect_file(tempdir_path(&m.temp, "cg/a/cpu.max"), "150000 100000");
     expect_file(tempdir_path(&m.temp, "cg/a/cpu.weight"), "39");
     file_write(tempdir_path(&m.temp, "cg/a/cpu.max"), "", 0, 0600);
-    ASSERT_OK(cgroup_set_cpu(c, &none, &err), err);
+    ASSERT_OK(cgroup_set_cpu(NULL, c, &none, &err), err);
     expect_file(tempdir_path(&m.temp, "cg/a/cpu.max"), "max 100000");
     expect_file(tempdir_path(&m.temp, "cg/a/cpu.weight"), "39"); /* not said: left */
-    ASSERT_OK(cgroup_set_cpu(NULL, &limit, &err), err);
+    ASSERT_OK(cgroup_set_cpu(NULL, NULL, &limit, &err), err);
     file_write(tempdir_path(&m.temp, "cg/a/cpu.max"), "", 0, 0600);
     file_write(tempdir_path(&m.temp, "cg/a/cpu.weight"), "", 0, 0600);
-    ASSERT_OK(cgroup_set_cpu(c, &must, &err), err);
+    ASSERT_OK(cgroup_set_cpu(NULL, c, &must, &err), err);
     expect_file(tempdir_path(&m.temp, "cg/a/cpu.max"), "5000 100000");
     expect_file(tempdir_path(&m.temp, "cg/a/cpu.weight"), "250");
-    ASSERT_OK(cgroup_set_cpuset(c, "0-1,7", &err), err);
+    ASSERT_OK(cgroup_set_cpuset(NULL, c, "0-1,7", &err), err);
     expect_file(tempdir_path(&m.temp, "cg/a/cpuset.cpus"), "0-1,7");
 }
 
@@ -255,15 +264,15 @@ TEST(in_v1_weights_become_shares)
     for (size_t i = 0; i < ARRAY_LEN(files); i++)
         file_write(tempdir_path(&m.temp, files[i]), i == 5 ? "0" : "", i == 5, 0600);
     file_write(tempdir_path(&m.temp, "set/a/cpuset.cpus"), "0-7", 3, 0600);
-    ASSERT_OK(cgroup_make_on(m.temp.dir, "/a", NULL, &c, &err), err);
-    ASSERT_OK(
-        cgroup_set_cpu(
-            c, &(struct cgroup_cpu){ .quota = 5000, .period = 100000, .weight = 250, .must = true },
-            &err),
-        err);
+    ASSERT_OK(make_on(&m, "/a", NULL, &c, &err), err);
+    ASSERT_OK(cgroup_set_cpu(NULL, c,
+                             &(struct cgroup_cpu){
+                                 .quota = 5000, .period = 100000, .weight = 250, .must = true },
+                             &err),
+              err);
     expect_file(tempdir_path(&m.temp, files[0]), "2560");
     expect_file(tempdir_path(&m.temp, files[2]), "5000");
-    ASSERT_OK(cgroup_set_cpuset(c, "0-3", &err), err);
+    ASSERT_OK(cgroup_set_cpuset(NULL, c, "0-3", &err), err);
     expect_file(tempdir_path(&m.temp, "set/a/cpuset.cpus"), "0-3");
 }
 
@@ -272,7 +281,7 @@ TEST(without_a_path_there_is_no_cgroup)
     struct cgroup *c = (struct cgroup *)1;
     struct err err = ERR_INIT;
 
-    ASSERT_OK(cgroup_make("", NULL, &c, &err), err);
+    ASSERT_OK(cgroup_make(NULL, "", NULL, &c, &err), err);
     ASSERT(!c);
     ASSERT_OK(cgroup_remove(NULL, &err), err);
 }
@@ -342,7 +351,7 @@ TEST(it_is_made_in_every_hierarchy_and_removed_with_what_is_above)
     AUTO(cgroup_free) struct cgroup *c = NULL;
     struct err err = ERR_INIT;
 
-    ASSERT_OK(cgroup_make(path, r.ledger, &c, &err), err);
+    ASSERT_OK(cgroup_make(NULL, path, r.ledger, &c, &err), err);
     ASSERT_EQ(count_dirs(path), count_hierarchies());
     ASSERT_EQ(ledger_fixture_open(r.ledger), 3 * count_hierarchies());
     ASSERT_OK(cgroup_remove(c, &err), err);
@@ -358,7 +367,7 @@ TEST(systemd_s_form_is_made_as_directories)
     AUTO(cgroup_free) struct cgroup *c = NULL;
     struct err err = ERR_INIT;
 
-    ASSERT_OK(cgroup_make(path, r.ledger, &c, &err), err);
+    ASSERT_OK(cgroup_make(NULL, path, r.ledger, &c, &err), err);
     ASSERT_EQ(count_dirs(want), count_hierarchies());
     ASSERT_OK(cgroup_remove(c, &err), err);
     ASSERT_EQ(count_dirs(want), 0);
@@ -415,7 +424,7 @@ TEST_FIBER(a_child_joins_before_it_runs_and_keeps_the_cgroup_busy)
     struct err err = ERR_INIT;
     int status;
 
-    ASSERT_OK(cgroup_make(path, r.ledger, &c, &err), err);
+    ASSERT_OK(cgroup_make(NULL, path, r.ledger, &c, &err), err);
     child = spawn_inside(ctx, c, join_in_child);
     expect_inside(child_pid(child), path);
     ASSERT_FAIL(cgroup_remove(c, &err), err, ERR_STATE);
@@ -433,7 +442,7 @@ TEST_FIBER(a_process_is_moved_by_its_pid)
     struct err err = ERR_INIT;
     int status;
 
-    ASSERT_OK(cgroup_make(r.top, r.ledger, &c, &err), err);
+    ASSERT_OK(cgroup_make(NULL, r.top, r.ledger, &c, &err), err);
     child = spawn_inside(ctx, c, NULL);
     ASSERT_OK(cgroup_join(c, child_pid(child), &err), err);
     expect_inside(child_pid(child), r.top);
@@ -453,7 +462,7 @@ TEST_FIBER(a_process_that_goes_home_leaves_it_to_be_removed)
     int status;
 
     ASSERT_OK(cgroup_current(&home, &err), err);
-    ASSERT_OK(cgroup_make(r.top, r.ledger, &c, &err), err);
+    ASSERT_OK(cgroup_make(NULL, r.top, r.ledger, &c, &err), err);
     child = spawn_inside(ctx, c, join_in_child);
     ASSERT_FAIL(cgroup_remove(c, &err), err, ERR_STATE);
     ASSERT_OK(cgroup_join(home, child_pid(child), &err), err);
@@ -471,8 +480,8 @@ TEST(what_others_use_above_stays_theirs)
     AUTO(cgroup_free) struct cgroup *a = NULL, *b = NULL;
     struct err err = ERR_INIT;
 
-    ASSERT_OK(cgroup_make(first, r.ledger, &a, &err), err);
-    ASSERT_OK(cgroup_make(second, NULL, &b, &err), err);
+    ASSERT_OK(cgroup_make(NULL, first, r.ledger, &a, &err), err);
+    ASSERT_OK(cgroup_make(NULL, second, NULL, &b, &err), err);
     ASSERT_OK(cgroup_remove(a, &err), err);
     ASSERT_EQ(count_dirs(second), count_hierarchies());
     ASSERT_EQ(ledger_fixture_open(r.ledger), 0);
@@ -497,8 +506,8 @@ TEST_FIBER(a_ledger_alone_removes_it)
     struct err err = ERR_INIT;
 
     ASSERT_OK(ledger_create(dir, &other, &err), err);
-    ASSERT_OK(cgroup_make(theirs, r.ledger, &b, &err), err);
-    ASSERT_OK(cgroup_make(path, other, &c, &err), err);
+    ASSERT_OK(cgroup_make(NULL, theirs, r.ledger, &b, &err), err);
+    ASSERT_OK(cgroup_make(NULL, path, other, &c, &err), err);
     ledger_close(other); /* as if we had died */
     ASSERT_OK(ledger_reclaim(ctx, dir, false, NULL, NULL, &err), err);
     ASSERT_EQ(count_dirs(path), 0);
@@ -516,8 +525,8 @@ TEST_FIBER(a_ledger_leaves_to_others_what_they_use)
     struct err err = ERR_INIT;
 
     ASSERT_OK(ledger_create(dir, &other, &err), err);
-    ASSERT_OK(cgroup_make(path, other, &c, &err), err);
-    ASSERT_OK(cgroup_make(theirs, r.ledger, &b, &err), err);
+    ASSERT_OK(cgroup_make(NULL, path, other, &c, &err), err);
+    ASSERT_OK(cgroup_make(NULL, theirs, r.ledger, &b, &err), err);
     ledger_close(other);
     ASSERT_OK(ledger_reclaim(ctx, dir, false, NULL, NULL, &err), err);
     ASSERT_EQ(count_dirs(path), 0);
@@ -559,7 +568,7 @@ TEST_FIBER(v2_is_made_joined_and_removed)
     ASSERT_OK(cgroup_find(m.temp.dir, &h, &err), err);
     ASSERT(h.v[0].v2);
     dir = str_format("%s%s", h.v[0].mount_point, path);
-    ASSERT_OK(cgroup_make_on(m.temp.dir, path, r.ledger, &c, &err), err);
+    ASSERT_OK(make_on(&m, path, r.ledger, &c, &err), err);
     ASSERT_EQ(access(dir, F_OK), 0);
     child = spawn_inside(ctx, c, join_in_child);
     file = str_format("/proc/%d/cgroup", child_pid(child));

@@ -46,7 +46,6 @@ static const char *const system_dirs[] = {
 };
 
 #define FD_LINKS "/proc/self/fd"
-#define OOM_ADJ_MAX 1000
 
 enum step_kind {
     STEP_DIR,     /* make a directory */
@@ -144,7 +143,7 @@ static int add_program(struct jail *j, const char *path, struct err *err)
     if (path[0] != '/' || stat(path, &st) < 0)
         return err_sys(err, path[0] == '/' ? errno : EINVAL, "program %s", path);
     if (!S_ISREG(st.st_mode))
-        return err_set(err, ERR_INVALID, "program %s is no plain file", path);
+        return err_set(err, ERR_INVALID, "program %s is not a regular file", path);
     if (is_shown(j, path))
         return 0;
     add_parents(j, path);
@@ -164,6 +163,11 @@ static void add_named(struct jail *j, const struct jail_opts *o)
         add_parents(j, *d);
         add_step(j, STEP_TOUCH, NULL, *d);
         add_step(j, STEP_DEVICE, *d, *d);
+    }
+    if (o->device_dir) { /* of the jail's own root, mounted on itself */
+        add_parents(j, o->device_dir);
+        add_step(j, STEP_DIR, NULL, o->device_dir);
+        add_step(j, STEP_DEVICE, o->device_dir + 1, o->device_dir);
     }
     if (o->fd_links) {
         add_parents(j, FD_LINKS);
@@ -253,8 +257,8 @@ int jail_tree(int fd)
     return r < 0 ? r : TAKE_FD(tree);
 }
 
-/* A read-only mount is no hindrance to writing into a device. It stays around as long as the
- * descriptor does; that no device can be opened through it is added when ours is. */
+/* A read-only mount does not prevent writes to a device. The mount exists as long as the
+ * descriptor; nodev, so that no device can be opened through it, is set when ours is open. */
 int jail_device(int fd, int flags)
 {
     AUTO_FD int tree = open_tree(fd, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
@@ -271,19 +275,30 @@ int jail_device(int fd, int flags)
     return r < 0 ? r : TAKE_FD(device);
 }
 
-int jail_tun(int *ret_fd, struct err *err)
+static int open_module(const char *name, const char *path, const char *module, int *ret_fd,
+                       struct err *err)
 {
-    AUTO_FD int node = open("/dev/net/tun", O_PATH | O_CLOEXEC);
+    AUTO_FD int node = open(path, O_PATH | O_CLOEXEC);
     int r = node < 0 ? -errno : jail_device(node, O_RDWR | O_NONBLOCK);
 
     if (r == -ENOENT || r == -ENODEV || r == -ENXIO)
-        return err_set(err, ERR_STATE,
-                       "the kernel has no tun device (/dev/net/tun: %s); load it: modprobe tun",
-                       strerrordesc_np(-r));
+        return err_because(err, REASON_MODULE_MISSING, ERR_STATE,
+                           "the kernel has no %s device (%s: %s); load it: modprobe %s", name, path,
+                           strerrordesc_np(-r), module);
     if (r < 0)
-        return err_sys(err, -r, "open /dev/net/tun");
+        return err_sys(err, -r, "open %s", path);
     *ret_fd = r;
     return 0;
+}
+
+int jail_tun(int *ret_fd, struct err *err)
+{
+    return open_module("tun", "/dev/net/tun", "tun", ret_fd, err);
+}
+
+int jail_vsock(int *ret_fd, struct err *err)
+{
+    return open_module("vsock", "/dev/vhost-vsock", "vhost_vsock", ret_fd, err);
 }
 
 /* --- for every process of ours --- */
@@ -310,7 +325,8 @@ static int netns_in_thread(void *arg, struct err *err)
         return err_sys(err, errno, "open network namespace %.256s", j->path);
     j->fd = fs.f_type == NSFS_MAGIC ? open(again, O_RDONLY | O_CLOEXEC) : -1;
     if (j->fd < 0 || ioctl(j->fd, NS_GET_NSTYPE) != CLONE_NEWNET)
-        return err_set(err, ERR_INVALID, "%.256s is no network namespace", j->path);
+        return err_because(err, REASON_NETNS_MISSING, ERR_INVALID,
+                           "%.256s is not a network namespace", j->path);
     return 0;
 }
 
@@ -329,13 +345,13 @@ int jail_oom_score(const struct ctx *ctx, pid_t pid, int adj, struct err *err)
     AUTO_FREE char *path = str_format("/proc/%d/oom_score_adj", (int)pid),
                    *text = str_format("%d", adj);
 
-    if (adj < -OOM_ADJ_MAX || adj > OOM_ADJ_MAX)
+    if (adj < -JAIL_OOM_SCORE_MAX || adj > JAIL_OOM_SCORE_MAX)
         return err_set(err, ERR_INVALID, "oom_score_adj %d is not within -%d and %d", adj,
-                       OOM_ADJ_MAX, OOM_ADJ_MAX);
+                       JAIL_OOM_SCORE_MAX, JAIL_OOM_SCORE_MAX);
     int r = file_put(path, text);
     if (r == -EACCES || r == -EPERM) {
-        log_warn(ctx, "oom_score_adj is left as it is: no right to lower it", F_I("pid", pid),
-                 F_I("oom-score-adj", adj));
+        log_warn(ctx, "oom_score_adj stays unchanged: lowering it needs CAP_SYS_RESOURCE",
+                 F_I(LK_PID, pid), F_I("oom-score-adj", adj));
         return 0;
     }
     return r < 0 ? err_sys(err, -r, "set %s", path) : 0;
@@ -509,9 +525,8 @@ static int become_user(const struct jail *j, struct err *err)
     return 0;
 }
 
-int jail_setup(void *arg, struct err *err)
+static int set_up(const struct jail *j, struct err *err)
 {
-    const struct jail *j = arg;
     const struct rlimit no_core = { 0, 0 };
 
     if (build_root(j, err) < 0 || replace_null(err) < 0 || leave_keyring(err) < 0)
@@ -524,4 +539,9 @@ int jail_setup(void *arg, struct err *err)
     if (j->small_pages)
         (void)prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0); /* no such pages here: as well */
     return become_user(j, err);
+}
+
+int jail_setup(void *arg, struct err *err)
+{
+    return set_up(arg, err) < 0 ? err_blame(err, REASON_JAIL_FAILED) : 0;
 }

@@ -35,6 +35,8 @@ int jail_device(int fd, int flags);
 /* /dev/net/tun in that way, to make a tap of it in the network namespace of the calling thread.
  * ERR_STATE has the remedy. */
 int jail_tun(int *ret_fd, struct err *err);
+/* /dev/vhost-vsock in that way. It loads the kernel's module, if there is one. */
+int jail_vsock(int *ret_fd, struct err *err);
 
 /* A mount made by jail_tree, by the number its fd has in the child, and where it is moved to. The
  * fd itself is closed at exec. */
@@ -57,6 +59,8 @@ struct jail_opts {
     uint64_t caps;              /* a mask */
     const char *const *dirs;    /* empty directories, NULL-terminated; may be NULL */
     const char *const *devices; /* nodes of the host, NULL-terminated: "/dev/null" …; may be NULL */
+    /* A directory in which device nodes work: empty, and read-only for the program; may be NULL. */
+    const char *device_dir;
     bool fd_links; /* /proc/self/fd of the program itself, and nothing else of /proc: what QEMU
                       needs to change the mode of a shared file. An fd can be opened anew through
                       it, so one that may only read must come from a read-only mount (jail_tree). */
@@ -78,6 +82,7 @@ int jail_setup(void *arg, struct err *err);
 /* A network namespace, by a path that is a client's. Waits until it is open or ctx ends.
  * ERR_INVALID if it is something else, which is not opened: to open a device may do something. */
 int jail_netns(struct ctx *ctx, const char *path, int *ret_fd, struct err *err);
+#define JAIL_OOM_SCORE_MAX 1000
 /* Who goes first when the host runs out of memory: -1000 (never) … 1000 (first). For a process of
  * ours that nobody has reaped. ERR_INVALID outside that range. Lowering it below what we have
  * ourselves needs a right that we may lack: that is a warning in the log, not an error. */

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define ATTRIBUTE_MAX 4096
@@ -68,12 +69,14 @@ static int virtual_function(const char *sys, const char *address, const char *nu
     uint64_t n;
 
     if (str_to_u64(number, VF_MAX, &n) < 0)
-        return err_set(err, ERR_INVALID, "\"%.32s\" is no number of a virtual function", number);
+        return err_because(err, REASON_DEVICE_ADDRESS, ERR_INVALID,
+                           "\"%.32s\" is not the number of a virtual function", number);
     AUTO_FREE char *path =
         str_format("%s/bus/pci/devices/%s/virtfn%llu", sys, address, (unsigned long long)n);
     if (symlink_name(path, name, sizeof(name)) < 0 || pci_address(name, ret) < 0)
-        return err_set(err, ERR_NOT_FOUND, "PCI device %s has no virtual function %llu", address,
-                       (unsigned long long)n);
+        return err_because(err, REASON_DEVICE_NOT_FOUND, ERR_NOT_FOUND,
+                           "PCI device %s has no virtual function %llu", address,
+                           (unsigned long long)n);
     return 0;
 }
 
@@ -91,6 +94,42 @@ static int number(const char *sys, const char *address, const char *name, uint16
     return 0;
 }
 
+/* The last part of what a symlink of a function leads to; "" if it has none. */
+static void attribute_name(const char *sys, const char *address, const char *name, char *ret,
+                           size_t size)
+{
+    AUTO_FREE char *path = str_format("%s/bus/pci/devices/%s/%s", sys, address, name);
+
+    if (symlink_name(path, ret, size) < 0)
+        ret[0] = '\0';
+}
+
+/* Those with which the kernel gives the group away all the same: functions without a driver,
+ * bridges, and what waits for a VM itself. */
+static bool is_free(const char *driver)
+{
+    return !driver[0] || str_eq(driver, "pcieport") || str_eq(driver, "pci-stub") ||
+           strstr(driver, "vfio");
+}
+
+static void find_rival(const char *sys, struct pci_function *f)
+{
+    AUTO_FREE char *path = str_format("%s/kernel/iommu_groups/%s/devices", sys, f->group);
+    AUTO(closedir) DIR *dir = f->group[0] ? opendir(path) : NULL;
+    char address[PCI_ADDRESS_MAX], driver[sizeof(f->driver)];
+
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        if (pci_address(e->d_name, address) < 0 || str_eq(address, f->address))
+            continue;
+        attribute_name(sys, address, "driver", driver, sizeof(driver));
+        /* The lowest of several, so that the message is always the same. */
+        if (is_free(driver) || (f->rival[0] && strcmp(f->rival, address) < 0))
+            continue;
+        strcpy(f->rival, address);
+        strcpy(f->rival_driver, driver);
+    }
+}
+
 int pci_find(const char *sys, const char *name, struct pci_function *ret, struct err *err)
 {
     const char *slash = strchr(name, '/');
@@ -98,15 +137,17 @@ int pci_find(const char *sys, const char *name, struct pci_function *ret, struct
     struct pci_function f = { 0 };
 
     if (pci_address(first, f.address) < 0)
-        return err_set(err, ERR_INVALID, "\"%.64s\" is no PCI address such as 0000:03:00.0", name);
+        return err_because(err, REASON_DEVICE_ADDRESS, ERR_INVALID,
+                           "\"%.64s\" is not a PCI address such as 0000:03:00.0", name);
     if (slash && virtual_function(sys, f.address, slash + 1, f.address, err) < 0)
         return -1;
-    AUTO_FREE char *driver = str_format("%s/bus/pci/devices/%s/driver", sys, f.address);
     if (number(sys, f.address, "vendor", &f.vendor) < 0 ||
         number(sys, f.address, "device", &f.device) < 0)
-        return err_set(err, ERR_NOT_FOUND, "this host has no PCI device %s", f.address);
-    if (symlink_name(driver, f.driver, sizeof(f.driver)) < 0)
-        f.driver[0] = '\0';
+        return err_because(err, REASON_DEVICE_NOT_FOUND, ERR_NOT_FOUND,
+                           "this host has no PCI device %s", f.address);
+    attribute_name(sys, f.address, "driver", f.driver, sizeof(f.driver));
+    attribute_name(sys, f.address, "iommu_group", f.group, sizeof(f.group));
+    find_rival(sys, &f);
     *ret = f;
     return 0;
 }
@@ -175,6 +216,8 @@ int pci_of_node(const char *sys, uint32_t major, uint32_t minor, struct strv *re
     return 1;
 }
 
+/* --- which way --- */
+
 /* Its name below vfio-dev: "vfio0". */
 static int cdev_name(const char *sys, const char *address, char *ret, size_t size)
 {
@@ -188,6 +231,31 @@ static int cdev_name(const char *sys, const char *address, char *ret, size_t siz
         }
     return -ENOENT;
 }
+
+static bool has(const char *dev, const char *name, const char *below)
+{
+    AUTO_FREE char *path = str_format("%s/%s%s", dev, name, below);
+
+    return access(path, F_OK) == 0;
+}
+
+unsigned pci_ways(const char *sys, const char *dev, const char *address)
+{
+    char cdev[32] = "", group[12] = "";
+
+    if (address) {
+        if (cdev_name(sys, address, cdev, sizeof(cdev)) < 0)
+            strcpy(cdev, "none");
+        attribute_name(sys, address, "iommu_group", group, sizeof(group));
+        if (!group[0])
+            strcpy(group, "none");
+    }
+    return (has(dev, "iommu", "") && (!address || has(dev, "vfio/devices/", cdev)) ? PCI_IOMMUFD
+                                                                                   : 0) |
+           (has(dev, "vfio/vfio", "") && has(dev, "vfio/", group) ? PCI_GROUPS : 0);
+}
+
+/* --- by descriptors --- */
 
 int pci_open(const char *sys, const char *dev, const char *address, int *ret_device,
              struct err *err)
@@ -214,12 +282,73 @@ int pci_open_iommu(const char *dev, int *ret_fd, struct err *err)
     int fd = open(path, O_RDWR | O_CLOEXEC);
 
     if (fd < 0 && (errno == ENOENT || errno == ENODEV))
-        return err_set(err, ERR_STATE,
-                       "%s is not there: is the IOMMU on (intel_iommu=on), and is "
-                       "the module iommufd loaded?",
-                       path);
+        return err_because(err, REASON_DEVICE_NO_IOMMU, ERR_STATE,
+                           "%s is not there: is the IOMMU on (intel_iommu=on), and is "
+                           "the module iommufd loaded?",
+                           path);
     if (fd < 0)
         return err_sys(err, errno, "open %s", path);
     *ret_fd = fd;
     return 0;
+}
+
+/* --- by the nodes of a group --- */
+
+/* The same device under the same name. */
+static int copy_node(int dir, const char *dev, const char *name, uint32_t uid, struct err *err)
+{
+    AUTO_FREE char *path = str_format("%s/vfio/%s", dev, name);
+    struct stat st;
+
+    if (stat(path, &st) < 0 || !S_ISCHR(st.st_mode))
+        return err_because(
+            err, REASON_DEVICE_NO_IOMMU, ERR_STATE,
+            "%s is not there: is the IOMMU on (intel_iommu=on), and is the device bound "
+            "to " PCI_DRIVER "?",
+            path);
+    if (mknodat(dir, name, S_IFCHR | 0600, st.st_rdev) < 0 ||
+        fchownat(dir, name, uid, uid, AT_SYMLINK_NOFOLLOW) < 0)
+        return err_sys(err, errno, "make a node of %s for QEMU", path);
+    return 0;
+}
+
+/* QEMU reads no more of sysfs than this: that there is a directory, and the number of the group. */
+static int stand_in(int dir, const char *address, const char *group, uint32_t uid, struct err *err)
+{
+    AUTO_FREE char *link = str_format("%s/iommu_group", address);
+
+    if (mkdirat(dir, address, 0500) < 0 || symlinkat(group, dir, link) < 0 ||
+        fchownat(dir, address, uid, uid, AT_SYMLINK_NOFOLLOW) < 0)
+        return err_sys(err, errno, "make %s for QEMU", link);
+    return 0;
+}
+
+int pci_show(int dir, const char *sys, const char *dev, const char *address, uint32_t uid,
+             struct err *err)
+{
+    char group[12];
+
+    attribute_name(sys, address, "iommu_group", group, sizeof(group));
+    if (!group[0])
+        return err_because(err, REASON_DEVICE_NO_IOMMU, ERR_STATE,
+                           "PCI device %s has no IOMMU group: is the IOMMU on (intel_iommu=on)?",
+                           address);
+    if (stand_in(dir, address, group, uid, err) < 0 || copy_node(dir, dev, "vfio", uid, err) < 0 ||
+        copy_node(dir, dev, group, uid, err) < 0) {
+        pci_hide(dir, address);
+        return err_wrap(err, "PCI device %s", address);
+    }
+    return 0;
+}
+
+void pci_hide(int dir, const char *address)
+{
+    AUTO_FREE char *link = str_format("%s/iommu_group", address);
+    char group[12] = "";
+
+    if (readlinkat(dir, link, group, sizeof(group) - 1) > 0)
+        (void)unlinkat(dir, group, 0);
+    (void)unlinkat(dir, "vfio", 0);
+    (void)unlinkat(dir, link, 0);
+    (void)unlinkat(dir, address, AT_REMOVEDIR);
 }

@@ -6,6 +6,7 @@
 #include "host/jail/pci.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -91,6 +92,7 @@ TEST(what_is_not_there_is_named)
     ASSERT_FAIL(pci_find(p.dir, "../../etc", &f, &err), err, ERR_INVALID);
     ASSERT_FAIL(pci_find(p.dir, "05:00.0", &f, &err), err, ERR_NOT_FOUND);
     ASSERT_HAS(err.msg, "0000:05:00.0");
+    ASSERT_EQ(err.reason, REASON_DEVICE_NOT_FOUND);
     ASSERT_FAIL(pci_find(p.dir, "04:00.0", &f, &err), err, ERR_NOT_FOUND);
     ASSERT_FAIL(pci_find(p.dir, "03:00.0/1", &f, &err), err, ERR_NOT_FOUND);
     ASSERT_HAS(err.msg, "virtual function 1");
@@ -112,10 +114,92 @@ TEST(vfio_hands_it_out_or_the_error_tells_what_is_missing)
     ASSERT_HAS(err.msg, "vfio-pci");
     ASSERT_FAIL(pci_open_iommu(dev, &fd, &err), err, ERR_STATE);
     ASSERT_HAS(err.msg, "iommufd");
+    ASSERT_EQ(err.reason, REASON_DEVICE_NO_IOMMU);
     tempdir_put(&p, "dev/iommu", "");
     err_clear(&err);
     ASSERT_OK(pci_open_iommu(dev, &fd, &err), err);
     fd_close(fd);
+}
+
+/* Group 12: ours, one without a driver, a bridge, and one more with the driver that is named. */
+static void make_group(struct tempdir *p, const char *driver)
+{
+    AUTO_FREE char *target = str_format("../../../bus/pci/drivers/%s", driver);
+
+    tempdir_put(p, "kernel/iommu_groups/12/devices/0000:03:02.0/x", "");
+    tempdir_put(p, "kernel/iommu_groups/12/devices/0000:03:02.1/x", "");
+    tempdir_put(p, "kernel/iommu_groups/12/devices/0000:03:02.2/x", "");
+    tempdir_put(p, "kernel/iommu_groups/12/devices/0000:00:01.0/x", "");
+    lead(p, "bus/pci/devices/0000:03:02.0/iommu_group", "../../../kernel/iommu_groups/12");
+    tempdir_put(p, "bus/pci/devices/0000:03:02.1/vendor", "0x8086\n");
+    tempdir_put(p, "bus/pci/devices/0000:03:02.2/vendor", "0x8086\n");
+    tempdir_put(p, "bus/pci/devices/0000:00:01.0/vendor", "0x8086\n");
+    lead(p, "bus/pci/devices/0000:00:01.0/driver", "../../../bus/pci/drivers/pcieport");
+    lead(p, "bus/pci/devices/0000:03:02.2/driver", target);
+}
+
+TEST(a_group_that_a_driver_of_the_host_uses_names_the_rival)
+{
+    static const struct {
+        const char *driver, *rival;
+    } cases[] = { { "i40e", "0000:03:02.2" }, { "vfio-pci", "" }, { "pci-stub", "" } };
+
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        TEMPDIR(p);
+        struct pci_function f;
+        struct err err = ERR_INIT;
+
+        make_host(&p);
+        make_group(&p, cases[i].driver);
+        ASSERT_OK(pci_find(p.dir, "03:02.0", &f, &err), err);
+        ASSERT_STR(f.group, "12");
+        ASSERT_STR(f.rival, cases[i].rival);
+        ASSERT_STR(f.rival_driver, cases[i].rival[0] ? cases[i].driver : "");
+        ASSERT_OK(pci_find(p.dir, "03:00.0", &f, &err), err);
+        ASSERT_STR(f.group, ""); /* no IOMMU */
+    }
+}
+
+TEST(the_host_has_one_way_or_both_or_none)
+{
+    TEMPDIR(p);
+    AUTO_FREE char *dev = str_format("%s/dev", p.dir);
+
+    make_host(&p);
+    make_group(&p, "i40e");
+    ASSERT_EQ(pci_ways(p.dir, dev, "0000:03:02.0"), 0);
+    ASSERT_EQ(pci_ways(p.dir, dev, NULL), 0);
+    tempdir_put(&p, "dev/iommu", "");
+    ASSERT_EQ(pci_ways(p.dir, dev, "0000:03:02.0"), PCI_IOMMUFD);
+    ASSERT_EQ(pci_ways(p.dir, dev, NULL), PCI_IOMMUFD);
+    ASSERT_EQ(pci_ways(p.dir, dev, "0000:03:00.0"), 0); /* not bound to vfio-pci */
+    tempdir_put(&p, "dev/vfio/vfio", "");
+    ASSERT_EQ(pci_ways(p.dir, dev, "0000:03:02.0"), PCI_IOMMUFD);
+    ASSERT_EQ(pci_ways(p.dir, dev, NULL), PCI_IOMMUFD | PCI_GROUPS);
+    tempdir_put(&p, "dev/vfio/12", "");
+    ASSERT_EQ(pci_ways(p.dir, dev, "0000:03:02.0"), PCI_IOMMUFD | PCI_GROUPS);
+    ASSERT_EQ(unlink(tempdir_path(&p, "dev/vfio/devices/vfio7")), 0);
+    ASSERT_EQ(pci_ways(p.dir, dev, "0000:03:02.0"), PCI_GROUPS);
+}
+
+/* That the nodes are QEMU's and work in its jail: qemu_pci_test.c. */
+TEST(a_group_is_shown_whole_or_not_at_all)
+{
+    TEMPDIR(p);
+    AUTO_FREE char *dev = str_format("%s/dev", p.dir);
+    struct err err = ERR_INIT;
+
+    make_host(&p);
+    make_group(&p, "vfio-pci");
+    tempdir_put(&p, "jail/x", "");
+    AUTO_FD int dir = open(tempdir_path(&p, "jail"), O_PATH | O_DIRECTORY | O_CLOEXEC);
+    ASSERT_FAIL(pci_show(dir, p.dir, dev, "0000:03:00.0", 7, &err), err, ERR_STATE);
+    ASSERT_HAS(err.msg, "0000:03:00.0 has no IOMMU group");
+    tempdir_put(&p, "dev/vfio/vfio", ""); /* not a device */
+    err_clear(&err);
+    ASSERT_FAIL(pci_show(dir, p.dir, dev, "0000:03:02.0", 7, &err), err, ERR_STATE);
+    ASSERT_HAS(err.msg, "/dev/vfio/vfio is not there");
+    ASSERT_EQ(access(tempdir_path(&p, "jail/0000:03:02.0"), F_OK), -1);
 }
 
 static int of_node(struct tempdir *p, uint32_t minor, struct sbuf *text, struct err *err)

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define LOOK_NS (20 * NS_PER_MS) /* of the first in a queue: nobody else looks at the turns */
+#define LOOK_NS (20 * NS_PER_MS) /* of the first in a queue: only that one looks at the turns */
 
 static int open_slots(const char *path, struct err *err)
 {
@@ -65,10 +65,10 @@ int uid_slot_take(const char *path, uint32_t base, uint32_t count, struct uid_sl
     if (fd < 0 || lock_one_of(fd, base, count, path, &i, err) < 0)
         return -1;
     if (i == count)
-        return err_set(err, ERR_EXHAUSTED,
-                       "all %u user ids for VMs (%u to %u) are taken; raise vm_uid_count in "
-                       "/etc/lcow/lcow.conf",
-                       count, base, base + count - 1);
+        return err_because(err, REASON_NO_VM_UID, ERR_EXHAUSTED,
+                           "all %u user ids for VMs (%u to %u) are taken; raise vm_uid_count in "
+                           "/etc/lcow/lcow.conf",
+                           count, base, base + count - 1);
     *ret = (struct uid_slot){ TAKE_FD(fd), base + i };
     return 0;
 }
@@ -195,7 +195,7 @@ static int wait_queue(struct ctx *ctx, struct turn *t, bool *ret_stuck, struct e
     if (w.queue + 1 < TURN_QUEUES)
         fibers_go(&watching, ctx->loop, watch_main, &w, "turn.watch");
     struct job j = { t->path, queue_byte(t), TAKE_FD(t->fd) };
-    int r = OFFLOAD(&w.ctx, enter_queue, &j, 1, drop, "the queue of those who start", err);
+    int r = OFFLOAD(&w.ctx, enter_queue, &j, 1, drop, "the queue of starting VMs", err);
     if (r == 0)
         t->fd = j.fd;
     cancel_fire(&w.cancel, ERR_CANCELLED, "the queue is entered");
@@ -205,14 +205,14 @@ static int wait_queue(struct ctx *ctx, struct turn *t, bool *ret_stuck, struct e
     *ret_stuck = r < 0 && w.stuck;
     if (*ret_stuck)
         log_warn(ctx,
-                 "the first of those who wait to start a VM does nothing, and is overtaken; is it "
-                 "stopped? kill -CONT lets it go on",
-                 F_U("pid", w.pid));
+                 "the first process in the queue to start a VM does not respond and is overtaken; "
+                 "if it is stopped, resume it by kill -CONT",
+                 F_U(LK_PID, w.pid));
     return r;
 }
 
-/* Only one lock can be waited for, and its holder may hang for ever while the others come and go:
- * so whoever is first in the queue looks at all of them, again and again. */
+/* A thread can wait for one lock only, and the holder of that one may hang while other turns become
+ * free. So the first shim in the queue polls all turns. */
 static int wait_turn(struct ctx *ctx, struct turn *t, bool *ret_stuck, struct err *err)
 {
     int first = lock(t->fd, queue_byte(t), false, t->path, err);
@@ -250,5 +250,6 @@ int turn_take(struct ctx *ctx, const char *path, unsigned n, struct turn **ret, 
         if (stuck)
             err_clear(err);
     }
-    return err_wrap(err, "wait for one of %u turns to start a VM", n);
+    return err_wrap_because(err, REASON_START_QUEUE_FULL, "wait for one of %u turns to start a VM",
+                            n);
 }

@@ -21,8 +21,8 @@ int uid_slot_take(const char *path, uint32_t base, uint32_t count, struct uid_sl
 void uid_slot_release(struct uid_slot *slot);
 
 /* How many VMs start at one time. The first bytes are the turns, one more byte is the queue before
- * them. Whoever is first in the queue and does nothing for some seconds (it is stopped, or hangs)
- * is overtaken, in order, by way of a second queue; there are a few of them.
+ * them. A shim that is first in the queue and does nothing for some seconds (it is stopped, or
+ * hangs) is overtaken, in order, by way of a second queue; there are a few of them.
  *
  * Waits until one of n turns is free, in the order of coming, until ctx ends. */
 int turn_take(struct ctx *ctx, const char *path, unsigned n, struct turn **ret, struct err *err);
@@ -33,8 +33,8 @@ void turn_give(struct turn *t);
 #define TURN_QUEUE_BYTE (INT64_C(1) << 30)
 #define TURN_QUEUES 4u
 
-/* Whoever waits looks that often whether the first has moved, and goes to the next queue when it
- * has not for so many looks. They are counted, not the time: after the whole host stood still, the
- * first may be the last to run again. */
+/* A waiting shim looks this often whether the first one has moved. If it has not for so many looks,
+ * the waiting shim enters the next queue. Looks are counted, not the time: after the whole host was
+ * suspended, the first may be the last to run again. */
 #define TURN_WATCH_NS (500 * NS_PER_MS)
 #define TURN_WATCH_LOOKS 6u

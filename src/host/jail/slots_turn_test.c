@@ -53,7 +53,7 @@ TEST_FIBER(two_turns_are_given_the_third_waits_for_one_of_them)
     turn_give(c.turn);
 }
 
-/* Each gives its turn to the next: nobody is left behind, and never are more than two at it. */
+/* Each client releases its turn: all get one, and never more than two at the same time. */
 TEST_FIBER(many_take_turns_and_all_get_one)
 {
     enum { N = 12 };
@@ -93,7 +93,7 @@ TEST_FIBER(many_take_turns_and_all_get_one)
         ASSERT_OK(c[i].ret, c[i].err);
 }
 
-TEST_FIBER(whoever_gives_up_holds_up_nobody)
+TEST_FIBER(a_client_that_gives_up_delays_no_other)
 {
     TEMPDIR(p);
     const char *path = tempdir_path(&p, "turns");
@@ -104,13 +104,14 @@ TEST_FIBER(whoever_gives_up_holds_up_nobody)
     ASSERT_OK(turn_take(ctx, path, 1, &a, &err), err);
     ASSERT_FAIL(turn_take(&limited, path, 1, &b, &err), err, ERR_DEADLINE);
     ASSERT_HAS(err.msg, "turn");
+    ASSERT_EQ(err.reason, REASON_START_QUEUE_FULL);
     err_clear(&err);
     turn_give(a);
-    ASSERT_OK(turn_take(ctx, path, 1, &b, &err), err); /* its thread has let go, or does so now */
+    ASSERT_OK(turn_take(ctx, path, 1, &b, &err), err); /* its thread releases the lock by now */
     turn_give(b);
 }
 
-/* Whatever turns are given back, nobody has to wait for the one that is not. */
+/* A free turn is found even if another turn is never released. */
 TEST_FIBER(a_holder_that_hangs_keeps_only_its_own_turn)
 {
     TEMPDIR(p);
@@ -137,8 +138,8 @@ TEST_FIBER(a_holder_that_hangs_keeps_only_its_own_turn)
     turn_give(hangs);
 }
 
-/* All turns are held for ever: each waits as long as itself wants to, not as long as those before.
- */
+/* No turn becomes free: each client waits until its own deadline, not until that of the clients
+ * before it. */
 TEST_FIBER(the_first_of_the_queue_that_gives_up_lets_the_next_look)
 {
     TEMPDIR(p);
@@ -166,7 +167,7 @@ TEST_FIBER(the_first_of_the_queue_that_gives_up_lets_the_next_look)
     turn_give(hangs);
 }
 
-/* Somebody who came to be the first of this queue, and does nothing. -1: another is. */
+/* Becomes the first of this queue and does nothing. -1: another one is the first. */
 static int stand_in_queue(const char *path, unsigned queue)
 {
     struct flock want = { .l_type = F_WRLCK, .l_start = TURN_QUEUE_BYTE + queue, .l_len = 1 };
@@ -176,7 +177,7 @@ static int stand_in_queue(const char *path, unsigned queue)
     return fcntl(fd, F_OFD_SETLK, &want) < 0 ? -1 : TAKE_FD(fd);
 }
 
-TEST_FIBER(whoever_is_first_and_does_nothing_is_overtaken)
+TEST_FIBER(a_first_client_that_does_nothing_is_overtaken)
 {
     TEMPDIR(p);
     const char *path = tempdir_path(&p, "turns");
@@ -210,7 +211,7 @@ TEST_FIBER(whoever_is_first_and_does_nothing_is_overtaken)
     turn_give(other.turn);
 }
 
-TEST_FIBER(whoever_is_first_and_looks_is_not_overtaken_however_long_it_takes)
+TEST_FIBER(a_first_client_that_looks_is_never_overtaken)
 {
     TEMPDIR(p);
     const char *path = tempdir_path(&p, "turns");

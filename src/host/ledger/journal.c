@@ -20,13 +20,13 @@ struct journal {
     uint64_t bytes;
 };
 
-/* Neither a namespace nor an id can have an '@'. */
+/* '@' separates the parts: neither a namespace nor an id can contain it. */
 char *journal_path(const char *run_root, const char *ns, const char *id)
 {
     return str_format("%s/" DIR_NAME "/%s@%s", run_root, ns, id);
 }
 
-/* --- those of the dead --- */
+/* --- journals of exited shims --- */
 
 struct old {
     char *path;
@@ -66,7 +66,7 @@ static void remove_both(const char *path)
 static void prune(const char *run_root)
 {
     struct olds o = { 0 };
-    struct err ignored = ERR_INIT; /* the next shim tries again */
+    struct err ignored = ERR_INIT; /* the next shim retries */
 
     (void)journal_each(run_root, gather, &o, &ignored);
     if (o.n > 0)
@@ -90,7 +90,7 @@ static int open_file(const char *path, struct err *err)
 
     struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
 
-    if (fcntl(fd, F_OFD_SETLK, &lock) < 0) /* tells readers that we live */
+    if (fcntl(fd, F_OFD_SETLK, &lock) < 0) /* readers see by the lock that the shim is running */
         return err_sys(err, errno, "lock %s", path);
     return TAKE_FD(fd);
 }
@@ -104,7 +104,7 @@ int journal_open(const char *run_root, const char *ns, const char *id, struct jo
     int r = dir_make(dir, 0700);
 
     if (r < 0)
-        return err_sys(err, -r, "make %s", dir);
+        return err_sys(err, -r, "create %s", dir);
     prune(run_root);
 
     int fd = open_file(path, err);
@@ -127,7 +127,7 @@ static void turn_over(struct journal *j)
     struct err ignored = ERR_INIT;
 
     if (rename(j->path, j->older) < 0)
-        return; /* it grows on */
+        return; /* on failure the file keeps growing */
 
     int fd = open_file(j->path, &ignored);
 
@@ -135,7 +135,7 @@ static void turn_over(struct journal *j)
         (void)rename(j->older, j->path);
         return;
     }
-    (void)dup3(fd, j->fd, O_CLOEXEC); /* under its number: see journal_fd() */
+    (void)dup3(fd, j->fd, O_CLOEXEC); /* keeps the descriptor's number: see journal_fd() */
     fd_close(fd);
     j->bytes = 0;
 }
@@ -182,7 +182,7 @@ static int no_older(const struct dirent *d)
 static bool is_locked(const char *path)
 {
     AUTO_FD int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    struct flock lock = { .l_type = F_RDLCK, .l_whence = SEEK_SET }; /* asked, not taken */
+    struct flock lock = { .l_type = F_RDLCK, .l_whence = SEEK_SET }; /* only tested, not taken */
 
     return fd >= 0 && fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }

@@ -1,11 +1,11 @@
-/* journal.h - what one shim did and saw, as JSON lines in <run_root>/.journal/<namespace>@<id>, for
- * lcow(1): its log, its guest's, its events. It is a file and not a question to the shim, so that
- * it can be read when the shim hangs, or is gone. Bounded: at JOURNAL_MAX_BYTES the file becomes
- * "<name>@1" in place of the one before.
+/* journal.h - the log of one shim and its guest, and its events, as JSON lines for lcow(1) in
+ * <run_root>/.journal/<namespace>@<id>. It is a file, so that lcow can read it even if the shim
+ * hangs or has exited. Bounded: at JOURNAL_MAX_BYTES the file is renamed to "<name>@1" and replaces
+ * the previous one.
  *
- * Life: open -> add … -> close. A shim that ends well removes it; one that had an error to tell, or
- * was killed, leaves it behind, and the next to open one keeps the newest JOURNAL_KEEP of those.
- * The files are ours, on tmpfs: nothing here waits. */
+ * Life: open -> add … -> close. A shim that exits without an error removes its journal. After an
+ * error or a kill the journal stays; the next shim that opens one keeps the newest JOURNAL_KEEP of
+ * them. The files are ours, on tmpfs: nothing here waits. */
 #pragma once
 #include "base/mem.h"
 #include <stdbool.h>
@@ -20,12 +20,12 @@ struct journal;
 
 int journal_open(const char *run_root, const char *ns, const char *id, struct journal **ret,
                  struct err *err);
-/* One whole line, with its newline. What cannot be written is lost. */
+/* Adds one line, which includes its newline. A line that cannot be written is lost. */
 void journal_add(struct journal *j, const char *line, size_t len);
-/* For those who cannot call journal_add (log_aside): it stays the same until the journal is closed.
- * -1 for NULL. */
+/* The descriptor, for code that cannot call journal_add (log_aside). Its number does not change
+ * until the journal is closed. -1 for NULL. */
 int journal_fd(const struct journal *j);
-/* keep: leave it for those who come later. Frees. NULL is fine. */
+/* keep: do not remove the file. Frees j, which may be NULL. */
 void journal_close(struct journal *j, bool keep);
 
 /* --- for readers --- */
@@ -34,9 +34,9 @@ void journal_close(struct journal *j, bool keep);
 char *journal_path(const char *run_root, const char *ns, const char *id);
 struct journal_entry {
     const char *ns, *id, *path;
-    bool alive; /* its shim is */
+    bool alive; /* its shim is running */
     uint64_t changed_wall_ns;
 };
-/* Calls fn for each; its -1 ends the walk. A missing directory has none. */
+/* Calls fn for each journal; its -1 ends the walk. A missing directory has no journals. */
 int journal_each(const char *run_root, int (*fn)(void *arg, const struct journal_entry *e),
                  void *arg, struct err *err);

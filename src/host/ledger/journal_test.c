@@ -41,7 +41,7 @@ static struct journal *open_one(const char *root, const char *id)
     return j;
 }
 
-TEST(what_is_added_can_be_read_and_goes_with_a_good_end)
+TEST(added_lines_can_be_read_and_a_clean_close_removes_the_journal)
 {
     TEMPDIR(p);
     struct journal *j = open_one(p.dir, "pod.1");
@@ -61,7 +61,7 @@ TEST(what_is_added_can_be_read_and_goes_with_a_good_end)
     ASSERT_EQ(look(p.dir).n, 0);
 }
 
-TEST(it_does_not_grow_without_end_and_keeps_the_newest)
+TEST(a_journal_is_bounded_and_keeps_the_newest_lines)
 {
     TEMPDIR(p);
     struct journal *j = open_one(p.dir, "a");
@@ -86,13 +86,13 @@ TEST(it_does_not_grow_without_end_and_keeps_the_newest)
 
     ASSERT_EQ(file_read_all(path, JOURNAL_MAX_BYTES, &text, &len), 0);
     ASSERT(strncmp(text + len - 1000, "00000999", 8) == 0);
-    ASSERT_EQ(look(p.dir).n, 1); /* the older half is none of its own */
+    ASSERT_EQ(look(p.dir).n, 1); /* the older half does not count as a journal */
     ASSERT_EQ(look(p.dir).alive, 1);
     journal_close(j, false);
     ASSERT(stat(older, &st) < 0);
 }
 
-TEST(one_that_is_kept_is_told_as_dead_and_the_oldest_go)
+TEST(kept_journals_are_listed_as_dead_and_the_oldest_are_removed)
 {
     TEMPDIR(p);
 

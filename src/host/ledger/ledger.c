@@ -1,4 +1,4 @@
-/* ledger.c - the file: writing, reading it back, and who holds it. */
+/* ledger.c - the file: writing, reading, locking. */
 #include "base/err.h"
 #include "base/fd.h"
 #include "host/ledger/ledger_priv.h"
@@ -15,24 +15,24 @@
 #define READ_BYTES (16 * 1024) /* more than a line */
 #define LOCK_TRIES 16
 
-_Static_assert(READ_BYTES > LEDGER_WHAT_MAX + 128, "a line fits");
+_Static_assert(READ_BYTES > LEDGER_WHAT_MAX + 128, "a line must fit into the buffer");
 
 /* A line is
  *     <crc32 of the rest, 8 hex digits> + <id> <kind> <what>\n     about to be created
- *     <crc32 of the rest, 8 hex digits> - <id>\n                   taken back
- * Ids rise. One write() each, so that only the last line can be torn. */
+ *     <crc32 of the rest, 8 hex digits> - <id>\n                   released
+ * Ids increase. Each line is one write(), so that only the last line can be incomplete. */
 
 struct ledger {
     char *dir, *path;
     int fd;
     uint64_t last_id;
-    uint64_t *open; /* ids of open records, rising */
+    uint64_t *open; /* ids of open records, increasing */
     size_t n_open, cap_open;
-    off_t end;        /* of the last whole line */
-    off_t compact_at; /* when it is worth looking */
+    off_t end;        /* of the last complete line */
+    off_t compact_at; /* the length at which compaction is considered */
 };
 
-/* As the files say it, those of older versions, too. */
+/* Names in the files; files of older versions use them as well. */
 static const char *const kind_names[LEDGER_KIND_COUNT] = {
     [LEDGER_PROCESS] = "process", [LEDGER_INTERFACE] = "link", [LEDGER_INGRESS] = "ingress",
     [LEDGER_FILE] = "file",       [LEDGER_DIR] = "dir",        [LEDGER_CGROUP] = "cgroup",
@@ -63,11 +63,11 @@ uint32_t ledger_crc(const char *data, size_t len)
     return ~crc;
 }
 
-/* --- who has it ---
+/* --- the holder of a ledger ---
  *
- * Its owner for as long as it lives, or a visitor (gc, delete) while it cleans up. Both lock the
- * first byte of the file; a visitor locks one more, and so the two can be told apart from outside,
- * and a visitor is waited for. Whoever only looks locks nothing. */
+ * A ledger is held by its owner as long as that process runs, or by a visitor (gc, delete) while it
+ * cleans up. Both lock the first byte of the file. A visitor also locks the second byte, so that
+ * others can tell the two apart and wait for a visitor. Readers lock nothing. */
 
 static const off_t lock_bytes[] = { [LEDGER_OWNER] = 1, [LEDGER_VISITOR] = 2 };
 
@@ -76,7 +76,7 @@ static struct flock range(short type, off_t start, off_t len)
     return (struct flock){ .l_type = type, .l_whence = SEEK_SET, .l_start = start, .l_len = len };
 }
 
-/* Whose lock is in the way on an open ledger. */
+/* Who holds the lock on an open ledger. */
 static int holder_of(int fd, enum ledger_holder *ret)
 {
     struct flock there = range(F_WRLCK, 0, 1);
@@ -96,8 +96,8 @@ static int own(int fd)
     return fcntl(fd, F_OFD_SETLK, &want) < 0 ? -errno : 0;
 }
 
-/* Is it still the file with that name? Another holder may have removed it before we had it, or its
- * owner may have put a shorter one in its place. */
+/* True if the open file still has that name. Another holder may have removed it before we locked
+ * it, or its owner may have replaced it by a compacted one. */
 static bool is_there(const char *path, int fd)
 {
     struct stat ours, now;
@@ -163,15 +163,15 @@ int ledger_await_visitor(int fd)
 
 /* --- reading --- */
 
-/* The open records of a ledger that is read piece by piece: however long it has become, only what
- * is still open is kept. {0} is none. */
+/* The open records of a ledger. The file is read in pieces, and only open records are kept in
+ * memory, whatever its length. {0} is empty. */
 struct line {
     uint64_t id;
     uint8_t kind;
     char *what;
 };
 struct lines {
-    struct line *v; /* ids rise */
+    struct line *v; /* ids increase */
     size_t n, cap;
     uint64_t last_id;
     size_t number, bad, first_bad; /* of lines */
@@ -263,7 +263,7 @@ static int take_body(struct lines *l, const char *p, const char *end)
     return -EBADMSG;
 }
 
-/* end: its line break. */
+/* end: the position of its line break. */
 static void take_line(struct lines *l, const char *p, const char *end)
 {
     l->number++;
@@ -271,8 +271,8 @@ static void take_line(struct lines *l, const char *p, const char *end)
         l->first_bad = l->number;
 }
 
-/* The whole lines of a piece. Returns what follows the last one: if nothing comes after that, we
- * died while writing it, so nothing was made after it. */
+/* Reads the complete lines of a piece. Returns the rest. If the file ends with such a rest, its
+ * owner died while writing it, and nothing was created for it. */
 static const char *take_lines(struct lines *l, const char *p, const char *end)
 {
     for (const char *line_end; p < end && (line_end = memchr(p, '\n', (size_t)(end - p)));
@@ -307,7 +307,7 @@ static int read_lines(struct lines *l, int fd)
         const char *rest = take_lines(l, buf, buf + have);
 
         have = (size_t)(buf + have - rest);
-        /* Longer than any line of ours: its beginning goes, so that its end is damaged as well. */
+        /* Longer than any valid line: dropping its beginning makes the checksum fail. */
         if (have == READ_BYTES)
             have = 1;
         memmove(buf, rest, have);
@@ -331,8 +331,8 @@ int ledger_read_fd(int fd, int (*fn)(void *arg, const struct ledger_record *), v
     if (l.bad == 0)
         return 0;
     return err_set(err, ERR_DATA_LOSS,
-                   "%zu damaged ledger lines, the first is line %zu; what they named is unknown",
-                   l.bad, l.first_bad);
+                   "%zu damaged ledger lines, the first is line %zu; their records are lost", l.bad,
+                   l.first_bad);
 }
 
 int ledger_read(const char *dir, int (*fn)(void *arg, const struct ledger_record *), void *arg,
@@ -348,14 +348,14 @@ int ledger_read(const char *dir, int (*fn)(void *arg, const struct ledger_record
 
 /* --- writing --- */
 
-/* A file that a dead owner left: empty of open records it is ours, else gc must come first. */
+/* Takes over the file of a dead owner if it has no open records; otherwise gc must run first. */
 static int adopt(struct ledger *l, struct err *err)
 {
     AUTO(lines_release) struct lines lines = { 0 };
     struct stat st;
 
     if (fstat(l->fd, &st) == 0 && st.st_size == 0)
-        return 0; /* ours from the beginning: nothing here may fail and leave it behind */
+        return 0; /* a new file: nothing here may fail, which would leave it behind */
     int r = read_lines(&lines, l->fd);
 
     if (r < 0)
@@ -365,10 +365,10 @@ static int adopt(struct ledger *l, struct err *err)
                        lines.first_bad);
     if (lines.n > 0)
         return err_set(err, ERR_STATE,
-                       "%s still names %zu things of an owner that died; run 'lcow gc' first",
-                       l->path, lines.n);
+                       "%s still has %zu records of a dead owner; run 'lcow gc' first", l->path,
+                       lines.n);
     if (ftruncate(l->fd, 0) < 0)
-        return err_sys(err, errno, "empty %s", l->path);
+        return err_sys(err, errno, "truncate %s", l->path);
     return 0;
 }
 
@@ -382,21 +382,21 @@ int ledger_create(const char *dir, struct ledger **ret, struct err *err)
     l->compact_at = LEDGER_COMPACT_BYTES;
     l->dir = str_dup(dir);
     l->path = str_format("%s/" LEDGER_FILE_NAME, dir);
-    /* Others remove empty directories, perhaps just before something is in it: make it again. */
+    /* Others may remove the empty directory before the file is in it; then it is created again. */
     for (int tries = 0; tries < 16 && r == -ENOENT; tries++) {
         r = dir_make(dir, 0700);
         if (r < 0 && r != -ENOENT) {
             AUTO_FREE char *parent = str_ndup(dir, (size_t)(strrchr(dir, '/') - dir));
-            (void)rmdir(parent); /* it may have been made for this one alone */
-            return err_sys(err, -r, "make directory %s", dir);
+            (void)rmdir(parent); /* it may have been created for this ledger only */
+            return err_sys(err, -r, "create directory %s", dir);
         }
         if (r == 0)
             r = ledger_lock(dir, O_CREAT, LEDGER_OWNER, &l->fd, &holder);
     }
     if (r == -EWOULDBLOCK && holder == LEDGER_OWNER)
-        return err_set(err, ERR_EXISTS, "%s is in use by a living owner", dir);
+        return err_set(err, ERR_EXISTS, "%s is in use by a running owner", dir);
     if (r == -EWOULDBLOCK)
-        return err_set(err, ERR_UNAVAILABLE, "%s is being cleaned up; try again", dir);
+        return err_set(err, ERR_UNAVAILABLE, "%s is being cleaned up; retry", dir);
     if (r < 0)
         return err_sys(err, -r, "open %s", l->path);
     if (adopt(l, err) < 0)
@@ -448,27 +448,29 @@ static int append(struct ledger *l, const char *line, struct err *err)
     }
     int why = n < 0 ? errno : ENOSPC;
 
-    /* Half a line must not stand before the next one. If that fails too, the line is the last
-     * one for good: every later append fails the same way. */
+    /* The next line must not follow an incomplete one. If truncating fails as well, every later
+     * append fails in the same way, so that the incomplete line stays the last. */
     if (n > 0 && ftruncate(l->fd, l->end) < 0)
         why = errno;
     if (why == ENOSPC || why == EDQUOT || why == EFBIG)
-        return err_set(err, ERR_EXHAUSTED, "record in %s: no space left; free some there", l->path);
-    return err_sys(err, why, "record in %s", l->path);
+        return err_because(err, REASON_DISK_FULL, ERR_EXHAUSTED,
+                           "write a record to %s: no space left; free some there", l->path);
+    return err_sys(err, why, "write a record to %s", l->path);
 }
 
 int ledger_check(enum ledger_kind kind, const char *what, struct err *err)
 {
     if (strlen(what) > LEDGER_WHAT_MAX || strpbrk(what, "\r\n"))
-        return err_set(err, ERR_INVALID, "ledger: a %s record of %zu bytes%s is not possible",
+        return err_set(err, ERR_INVALID, "invalid ledger record: %s of %zu bytes%s",
                        ledger_kind_name(kind), strlen(what),
                        strpbrk(what, "\r\n") ? " with line breaks" : "");
     if (kind == LEDGER_PROCESS)
         return 0;
-    /* What is removed later as root must be named beyond doubt. */
+    /* Root removes this path later, so it must not be ambiguous. */
     if (what[0] != '/' || what[1] == '\0' || what[1] == '/' || strstr(what, "/../") ||
         str_ends(what, "/..") || str_ends(what, "/"))
-        return err_set(err, ERR_INVALID, "ledger: \"%s\" is no plain absolute path", what);
+        return err_set(err, ERR_INVALID,
+                       "invalid ledger record: \"%s\" is not a plain absolute path", what);
     return 0;
 }
 
@@ -489,9 +491,10 @@ int ledger_add(struct ledger *l, enum ledger_kind kind, const char *what, uint64
     return 0;
 }
 
-/* --- writing it anew --- */
+/* --- compaction --- */
 
-/* All open records, unless the file says something else than we know: then it stays as it is. */
+/* Reads all open records. Fails if the file contradicts the records in memory; then it is not
+ * compacted. */
 static int write_open(const struct ledger *l, int fd, off_t *ret_end)
 {
     AUTO(lines_release) struct lines lines = { 0 };
@@ -510,8 +513,9 @@ static int write_open(const struct ledger *l, int fd, off_t *ret_end)
     return fd_write_full(fd, text.data, text.len);
 }
 
-/* The new file is ours before it has the name: at no moment is there a ledger without an owner, or
- * one that is not whole. Whoever has opened the old one finds that the name is another's now. */
+/* The new file is complete and locked before it gets the name, so the ledger always has an owner
+ * and is complete. A process that has opened the old file sees that the name has another file now.
+ */
 static int replace(struct ledger *l, const char *path)
 {
     AUTO_FD int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
@@ -530,12 +534,12 @@ static int replace(struct ledger *l, const char *path)
     return 0;
 }
 
-/* Not needed for what it says, so a failure is none: it is tried again at twice the length. */
+/* Compaction is optional, so a failure is ignored; it is retried at twice the length. */
 static void compact(struct ledger *l)
 {
     AUTO_FREE char *path = str_format("%s/" LEDGER_NEW_NAME, l->dir);
 
-    (void)unlink(path); /* an owner may have died here */
+    (void)unlink(path); /* left by an owner that died during a compaction */
     if (replace(l, path) < 0)
         (void)unlink(path);
     l->compact_at = 2 * l->end < LEDGER_COMPACT_BYTES ? LEDGER_COMPACT_BYTES : 2 * l->end;
@@ -567,7 +571,7 @@ void ledger_drop_parent(const char *dir)
     if (!slash || slash == parent)
         return;
     *slash = '\0';
-    (void)rmdir(parent); /* others live there, or it is gone: both are fine */
+    (void)rmdir(parent); /* fails if it has other directories or was removed, which is fine */
 }
 
 int ledger_finish(struct ledger *l, struct err *err)
@@ -575,7 +579,7 @@ int ledger_finish(struct ledger *l, struct err *err)
     if (l->n_open > 0)
         return err_set(err, ERR_STATE, "ledger %s still has %zu open records", l->path, l->n_open);
     AUTO_FREE char *other = str_format("%s/" LEDGER_NEW_NAME, l->dir);
-    (void)unlink(other); /* a dead owner may have left it */
+    (void)unlink(other); /* left by an owner that died during a compaction */
     if (unlink(l->path) < 0 && errno != ENOENT)
         return err_sys(err, errno, "remove %s", l->path);
     if (rmdir(l->dir) < 0 && errno != ENOENT)

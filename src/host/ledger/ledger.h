@@ -1,11 +1,12 @@
-/* ledger.h - what we have created and must take back. Before anything that outlives a syscall is
- * made, a record is appended; after it was released, another. Each line carries a checksum; a
- * torn last line (we died while writing it) is dropped. Once most of a long file is released
- * records, it is written anew and renamed over the old one. Clean-up works from the file alone, in
- * reverse order, and can be repeated at any point. One directory per VM:
+/* ledger.h - what the shim has created and must clean up. Before anything that outlives a system
+ * call is created, a record is appended; after its release, another. Each line has a checksum; an
+ * incomplete last line (its writer died) is dropped. When released records make up most of a long
+ * file, it is compacted: a new file is renamed over the old one. Cleaning up needs only the file,
+ * runs in reverse order, and can be repeated at any point. One directory per VM:
  *     <run_dir>/<namespace>/<id>/ledger
- * held open with a lock by its owner, so that gc knows the living from the dead. Leaf files are
- * ours: these calls block only for tmpfs; ledger_reclaim also waits for another one's clean-up. */
+ * The owner holds a lock on it, by which gc knows that the owner is running. The files are ours:
+ * these calls block only for tmpfs; ledger_reclaim also waits for another process that cleans up.
+ */
 #pragma once
 #include "base/mem.h"
 #include <stdbool.h>
@@ -28,8 +29,8 @@ enum ledger_kind {
 };
 const char *ledger_kind_name(enum ledger_kind k);
 
-/* Makes the directory (0700) and the file (0600), and locks it. ERR_EXISTS if another owner is
- * alive, ERR_UNAVAILABLE while somebody takes back what a dead one left. Caller frees with
+/* Creates the directory (0700) and the file (0600), and locks it. ERR_EXISTS if another owner is
+ * running, ERR_UNAVAILABLE while a visitor cleans up after a dead owner. Caller frees with
  * ledger_close(), which keeps the records. */
 int ledger_create(const char *dir, struct ledger **ret, struct err *err);
 void ledger_close(struct ledger *l);
@@ -41,20 +42,19 @@ const char *ledger_dir(const struct ledger *l);
 int ledger_add(struct ledger *l, enum ledger_kind kind, const char *what, uint64_t *ret_id,
                struct err *err);
 int ledger_add_process(struct ledger *l, pid_t pid, uint64_t *ret_id, struct err *err);
-/* A process by a name that is never another's: "pid start-time boot-id". NULL: it is gone. Caller
- * frees. */
+/* A unique name of a process: "pid start-time boot-id". NULL: it has exited. Caller frees. */
 char *ledger_process_name(pid_t pid);
-/* 1: it is there (perhaps as a zombie), caller closes *ret_pidfd. 0: it is gone. -1: err. */
+/* 1: it exists (perhaps as a zombie), caller closes *ret_pidfd. 0: it is gone. -1: err. */
 int ledger_process_open(const char *name, pid_t *ret_pid, int *ret_pidfd, struct err *err);
-/* SIGKILL; waits until it has ended, or ctx. */
+/* Sends SIGKILL; waits until the process has exited or ctx ends. */
 int ledger_process_kill(struct ctx *ctx, pid_t pid, int pidfd, struct err *err);
-/* An interface in a network namespace: "path#inode ifname". The path may lead to another namespace
- * by now (/proc/PID/ns/net), which is then left alone; without "#inode" the path alone counts.
- * Caller frees. */
+/* An interface in a network namespace: "path#inode ifname". The inode detects that the path now
+ * leads to another namespace (/proc/PID/ns/net), in which nothing is removed; without "#inode" only
+ * the path counts. Caller frees. */
 char *ledger_interface_name(const char *netns_path, uint64_t inode, const char *ifname);
 int ledger_forget(struct ledger *l, uint64_t id, struct err *err);
-/* All released: removes file and directory, and the namespace's directory above if it is empty
- * then. ERR_STATE if records are open. */
+/* Removes file and directory, and the namespace's directory above if it is then empty. ERR_STATE if
+ * records are open. */
 int ledger_finish(struct ledger *l, struct err *err);
 
 struct ledger_record {
@@ -62,19 +62,20 @@ struct ledger_record {
     enum ledger_kind kind;
     const char *what;
 };
-/* Calls fn for each open record of a directory's ledger, newest first, of whatever length: only
- * open records are in memory. fn ends it with something other than 0. */
+/* Calls fn for each open record of a directory's ledger, newest first. Only open records are in
+ * memory. A result of fn other than 0 ends the walk. */
 int ledger_read(const char *dir, int (*fn)(void *arg, const struct ledger_record *), void *arg,
                 struct err *err);
 
-/* Of somebody else's directory: is its owner alive? Only looks, disturbs nobody. */
+/* Whether the owner of another process's directory is running. Takes no lock. */
 int ledger_owner_alive(const char *dir, bool *ret_alive, struct err *err);
-/* Takes everything back that dir's ledger still names, then the directory itself and, if it is
- * empty, the one above. Waits for
- * killed processes. fn (may be NULL) is told of each item; with dry_run nothing is touched, nor
- * locked. Another one at work on the same directory is waited for until ctx ends; what it has done
- * is done. ERR_STATE if the owner is alive. Goes on after a failed item and fails at the end, so
- * that it can be repeated. */
+/* Cleans up everything that dir's ledger still names, then removes the directory and, if it is
+ * empty, the one above. Waits for killed processes. Calls fn (may be NULL) for each item with
+ * what happened to it: taken is 1, 0 if it was gone already, or -1; result is the same for people.
+ * With dry_run, nothing is changed or locked. If another process cleans up the same directory,
+ * waits for it until ctx ends and continues with the rest. ERR_STATE if the owner is running.
+ * Continues after a failed item and fails at the end, so that it can be repeated. */
 int ledger_reclaim(struct ctx *ctx, const char *dir, bool dry_run,
-                   void (*fn)(void *arg, const struct ledger_record *, const char *result),
+                   void (*fn)(void *arg, const struct ledger_record *, int taken,
+                              const char *result),
                    void *arg, struct err *err);

@@ -1,4 +1,4 @@
-/* Who holds a ledger: owner or visitor. */
+/* The holder of a ledger: its owner or a visitor. */
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/fd.h"
@@ -35,7 +35,7 @@ static void add_record(struct ledger *l, enum ledger_kind kind, const char *what
     ASSERT_OK(ledger_add(l, kind, what, &id, &err), err);
 }
 
-TEST_FIBER(whoever_looks_does_not_pass_for_the_owner)
+TEST_FIBER(a_reader_is_not_mistaken_for_the_owner)
 {
     AUTO_FREE char *dir = fresh(), *thing = str_format("%s/thing", dir);
     AUTO(ledger_close) struct ledger *l = NULL, *next = NULL;
@@ -70,8 +70,8 @@ static void second_main(void *arg)
     s->done = true;
 }
 
-/* `lcow gc` and containerd's `delete` at the same moment: the second one waits and then sees to
- * it that all is gone, whatever became of the first. */
+/* `lcow gc` and containerd's `delete` at the same time: the second waits, then cleans up what the
+ * first has left. */
 TEST_FIBER(a_clean_up_waits_for_another_one)
 {
     AUTO_FREE char *dir = fresh(), *thing = str_format("%s.thing", dir);
@@ -91,14 +91,14 @@ TEST_FIBER(a_clean_up_waits_for_another_one)
     fibers_go(&clients, ctx->loop, second_main, &s, "second");
     ASSERT_OK(fiber_sleep(ctx, 50 * NS_PER_MS, &err), err);
     ASSERT(!s.done);
-    fd_close(first); /* it was killed half-way */
+    fd_close(first); /* it is killed before it is done */
     ASSERT_OK(fibers_wait(ctx, &clients, "the second", &err), err);
     ASSERT_OK(s.ret, s.err);
     ASSERT_EQ(access(thing, F_OK), -1);
     ASSERT_EQ(access(dir, F_OK), -1);
 }
 
-TEST_FIBER(a_clean_up_does_not_wait_for_ever)
+TEST_FIBER(a_clean_up_waits_only_until_its_deadline)
 {
     AUTO_FREE char *dir = fresh();
     AUTO(ledger_close) struct ledger *l = NULL;

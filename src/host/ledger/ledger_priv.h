@@ -1,11 +1,11 @@
-/* ledger_priv.h - between ledger.c, ledger_reclaim.c and their tests. */
+/* ledger_priv.h - what ledger.c, ledger_reclaim.c and their tests share. */
 #pragma once
 #include "base/str.h"
 #include "host/ledger/ledger.h"
 
 #define LEDGER_FILE_NAME "ledger"
 #define LEDGER_WHAT_MAX 4096
-#define LEDGER_NEW_NAME "ledger.new" /* being written, to take the other's name */
+#define LEDGER_NEW_NAME "ledger.new" /* during a compaction; then renamed to the ledger */
 #define LEDGER_COMPACT_BYTES (64u * 1024)
 
 /* As ledger_read(). Fuzzed. */
@@ -19,14 +19,14 @@ enum ledger_holder { LEDGER_NOBODY, LEDGER_OWNER, LEDGER_VISITOR };
  * -errno. */
 int ledger_lock(const char *dir, int flags, enum ledger_holder as, int *ret_fd,
                 enum ledger_holder *ret_holder);
-/* Blocks while a visitor has the open ledger; the caller closes fd at once. 0 or -errno. */
+/* Blocks while a visitor holds the open ledger; the caller closes fd at once. 0 or -errno. */
 int ledger_await_visitor(int fd);
-/* Only looks. 0 or -errno. */
+/* Finds the holder without taking a lock. 0 or -errno. */
 int ledger_holder(const char *dir, enum ledger_holder *ret);
 
-/* Whether such a record may be written, and what it names be removed later. */
+/* True if such a record may be written, and its object be removed later. */
 int ledger_check(enum ledger_kind kind, const char *what, struct err *err);
-/* This boot of the machine; "" if the kernel does not say. Caller frees. */
+/* The id of this boot of the machine; "" if it is unknown. Caller frees. */
 char *ledger_boot_id(void);
 /* Removes the directory above (the namespace's) if it is empty now. */
 void ledger_drop_parent(const char *dir);

@@ -1,5 +1,5 @@
-/* ledger_reclaim.c - cleaning up what a dead owner left, from the file alone. Every step can be
- * repeated: what is already gone counts as done. */
+/* ledger_reclaim.c - cleans up what a dead owner left, from the ledger alone. Every step can be
+ * repeated: an object that is already gone counts as done. */
 #include "base/child.h"
 #include "base/err.h"
 #include "base/fd.h"
@@ -21,7 +21,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* --- processes: another one that got the same pid later is never taken for it --- */
+/* --- processes: a later process with the same pid is never mistaken for the recorded one --- */
 
 char *ledger_boot_id(void)
 {
@@ -49,7 +49,7 @@ int ledger_add_process(struct ledger *l, pid_t pid, uint64_t *ret_id, struct err
     AUTO_FREE char *what = ledger_process_name(pid);
 
     if (!what)
-        return err_set(err, ERR_NOT_FOUND, "process %d is gone", pid);
+        return err_set(err, ERR_NOT_FOUND, "process %d has exited", pid);
     return ledger_add(l, LEDGER_PROCESS, what, ret_id, err);
 }
 
@@ -62,8 +62,8 @@ int ledger_process_open(const char *what, pid_t *ret_pid, int *ret_pidfd, struct
 
     if (!rest || str_to_u64(first, INT32_MAX, &number) < 0 || number < 2 ||
         str_to_u64(second, UINT64_MAX, &start) < 0)
-        return err_set(err, ERR_DATA_LOSS, "process record \"%s\" is not understood", what);
-    /* Pids and start times begin anew with every boot: whoever has them now is a stranger. */
+        return err_set(err, ERR_DATA_LOSS, "invalid process record \"%s\"", what);
+    /* Pids and start times repeat after a reboot, so this pid is another process now. */
     if (!str_eq(rest, now))
         return 0;
 
@@ -72,7 +72,7 @@ int ledger_process_open(const char *what, pid_t *ret_pid, int *ret_pidfd, struct
 
     if (pidfd < 0)
         return errno == ESRCH ? 0 : err_sys(err, errno, "open process %d", pid);
-    /* The pidfd pins the process; if the start time still fits, it is the one on record. */
+    /* The pidfd pins the process. If its start time matches, it is the recorded process. */
     if (proc_start_time(pid) != start)
         return 0;
     *ret_pid = pid;
@@ -84,8 +84,8 @@ int ledger_process_kill(struct ctx *ctx, pid_t pid, int pidfd, struct err *err)
 {
     if (pidfd_send_signal(pidfd, SIGKILL, NULL, 0) < 0)
         return errno == ESRCH ? 0 : err_sys(err, errno, "kill process %d", pid);
-    if (loop_wait_fd(ctx, pidfd, POLLIN, "end of a killed process", err) < 0)
-        return err_wrap(err, "wait for the end of killed process %d", pid);
+    if (loop_wait_fd(ctx, pidfd, POLLIN, "the exit of a killed process", err) < 0)
+        return err_wrap(err, "wait for killed process %d to exit", pid);
     return 0;
 }
 
@@ -104,7 +104,7 @@ char *ledger_interface_name(const char *netns_path, uint64_t inode, const char *
     return str_format("%s#%llu %s", netns_path, (unsigned long long)inode, ifname);
 }
 
-/* In the thread that is in the namespace: 0 or -errno as the kernel answers. */
+/* Runs in the thread that is in the namespace. 0 or -errno of the kernel. */
 
 static int delete_interface(int rtnl, int index)
 {
@@ -121,11 +121,12 @@ static int delete_ingress(int rtnl, int index)
 
     rtnl_delete_ingress(&m, index);
     int r = nl_ask(rtnl, &m, NULL, NULL);
-    return r == -EINVAL || r == -ENOENT ? -ENODEV : r; /* none there, as kernels differ */
+    return r == -EINVAL || r == -ENOENT ? -ENODEV
+                                        : r; /* kernels differ in the error for a missing one */
 }
 
-/* Is the namespace the one that was meant? The thread ends with this job; nobody else sees where it
- * goes. */
+/* Enters the namespace and checks that it is the recorded one. The thread ends with this job, so it
+ * need not return to its own namespace. */
 static int enter_netns(const struct interface_job *j, bool *ret_there, struct err *err)
 {
     AUTO_FD int fd = open(j->netns, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -136,7 +137,7 @@ static int enter_netns(const struct interface_job *j, bool *ret_there, struct er
         return errno == ENOENT ? 0 : err_sys(err, errno, "open %s", j->netns);
     if (fstat(fd, &st) < 0 || (j->inode && st.st_ino != j->inode))
         return 0;
-    /* EINVAL: the file is there but no namespace is mounted on it any more. */
+    /* EINVAL: the file exists, but the namespace is no longer mounted on it. */
     if (setns(fd, CLONE_NEWNET) < 0)
         return errno == EINVAL ? 0 : err_sys(err, errno, "enter network namespace %s", j->netns);
     *ret_there = true;
@@ -167,19 +168,19 @@ static int take_in_thread(void *p, struct err *err)
     return 0;
 }
 
-/* --- all of it --- */
+/* --- all records --- */
 
 struct reclaim {
     struct ctx *ctx;
     bool dry_run;
-    enum ledger_kind kind; /* of the record in hand */
-    void (*fn)(void *arg, const struct ledger_record *, const char *result);
+    enum ledger_kind kind; /* of the current record */
+    void (*fn)(void *arg, const struct ledger_record *, int taken, const char *result);
     void *arg;
     size_t failed;
-    struct err first; /* of what failed */
+    struct err first; /* the first failure */
 };
 
-/* Dead, but not yet fetched by its parent. */
+/* True for a zombie: it has exited, but its parent has not reaped it. */
 static bool is_zombie(pid_t pid)
 {
     AUTO_FREE char *text = file_text(4096, "/proc/%d/stat", pid);
@@ -188,7 +189,8 @@ static bool is_zombie(pid_t pid)
     return name_end && str_starts(name_end, ") Z");
 }
 
-/* Each taker: 1 taken back (or would be), 0 was gone already, -1 with err. */
+/* Each function returns 1 if it cleaned up (or would), 0 if the object was gone already, -1 and
+ * err. */
 
 static int take_process(struct reclaim *r, const char *what, struct err *err)
 {
@@ -201,13 +203,13 @@ static int take_process(struct reclaim *r, const char *what, struct err *err)
     int alive = !is_zombie(pid);
     if (r->dry_run)
         return alive;
-    /* A zombie too: other threads of it may still run. */
+    /* Also for a zombie: other threads of the process may still run. */
     if (ledger_process_kill(r->ctx, pid, pidfd, err) < 0)
         return -1;
     return alive;
 }
 
-/* 1: there is something; 0: there is not. */
+/* 1: the path exists; 0: it does not. */
 static int look(const char *path, struct err *err)
 {
     struct stat st;
@@ -243,7 +245,7 @@ static int take_cgroup(struct reclaim *r, const char *path, struct err *err)
         return 1;
     if (rmdir(path) == 0 || errno == ENOENT)
         return 1;
-    /* A directory above ours in which others have made theirs since is not ours any more. */
+    /* A parent cgroup in which others have created cgroups since is no longer ours to remove. */
     if (errno == EBUSY && st.st_nlink > 2)
         return 0;
     return err_sys(err, errno, "remove cgroup %s", path);
@@ -255,7 +257,7 @@ static int take_interface(struct reclaim *r, const char *what, struct err *err)
     size_t len = blank ? strlen(blank + 1) : 0;
 
     if (len == 0 || len >= IFNAMSIZ)
-        return err_set(err, ERR_DATA_LOSS, "\"%.256s\" names no interface in a namespace", what);
+        return err_set(err, ERR_DATA_LOSS, "invalid interface record \"%.256s\"", what);
     AUTO_FREE char *netns = str_ndup(what, (size_t)(blank - what));
     struct interface_job j = {
         .netns = netns, .ifname = blank + 1, .kind = r->kind, .dry_run = r->dry_run
@@ -263,7 +265,7 @@ static int take_interface(struct reclaim *r, const char *what, struct err *err)
     char *hash = strrchr(netns, '#');
     if (hash && str_to_u64(hash + 1, UINT64_MAX, &j.inode) == 0)
         *hash = '\0';
-    int e = OFFLOAD(r->ctx, take_in_thread, &j, 2, NULL, "remove a part of a network", err);
+    int e = OFFLOAD(r->ctx, take_in_thread, &j, 2, NULL, "remove an interface or qdisc", err);
     return e < 0 ? -1 : j.found;
 }
 
@@ -299,11 +301,11 @@ static int take_record(void *arg, const struct ledger_record *record)
         result = r->dry_run ? takers[record->kind].would : takers[record->kind].done;
     }
     if (r->fn)
-        r->fn(r->arg, record, result);
+        r->fn(r->arg, record, n, result);
     return 0;
 }
 
-/* Everything but the ledger, which goes last: until then the work can be repeated. */
+/* Removes everything except the ledger, which is removed last, so that this can be repeated. */
 static int remove_rest(const char *dir, struct err *err)
 {
     AUTO(closedir) DIR *d = opendir(dir);
@@ -328,7 +330,7 @@ static int remove_rest(const char *dir, struct err *err)
     return 0;
 }
 
-/* Without a ledger only an empty directory is removed: nothing says that the rest is ours. */
+/* Without a ledger, only an empty directory is removed, since its content may not be ours. */
 static int remove_dir(struct reclaim *r, const char *dir, bool has_ledger, struct err *err)
 {
     struct ledger_record self = { .id = 0, .kind = LEDGER_DIR, .what = dir };
@@ -342,7 +344,7 @@ static int remove_dir(struct reclaim *r, const char *dir, bool has_ledger, struc
         ledger_drop_parent(dir);
     }
     if (r->fn)
-        r->fn(r->arg, &self, r->dry_run ? "would be removed" : "removed");
+        r->fn(r->arg, &self, 1, r->dry_run ? "would be removed" : "removed");
     return 0;
 }
 
@@ -358,7 +360,8 @@ static int await_visitor(void *arg, struct err *err)
     return r < 0 ? err_sys(err, -r, "lock %s", path) : 0;
 }
 
-/* Locks it as a visitor, and waits (in ctx) while another one has it: -EBUSY with err, then. */
+/* Locks the ledger as a visitor, and waits (until ctx ends) while another visitor has it: -EBUSY
+ * with err in that case. */
 static int visit(struct ctx *ctx, const char *dir, int *ret_fd, enum ledger_holder *ret_holder,
                  struct err *err)
 {
@@ -368,8 +371,8 @@ static int visit(struct ctx *ctx, const char *dir, int *ret_fd, enum ledger_hold
            *ret_holder == LEDGER_VISITOR) {
         const char *job = dir;
 
-        if (OFFLOAD(ctx, await_visitor, &job, 1, NULL, "another clean-up to end", err) < 0) {
-            err_wrap(err, "somebody else is cleaning up %s", dir);
+        if (OFFLOAD(ctx, await_visitor, &job, 1, NULL, "another process that cleans up", err) < 0) {
+            err_wrap(err, "another process is cleaning up %s", dir);
             return -EBUSY;
         }
     }
@@ -377,7 +380,8 @@ static int visit(struct ctx *ctx, const char *dir, int *ret_fd, enum ledger_hold
 }
 
 int ledger_reclaim(struct ctx *ctx, const char *dir, bool dry_run,
-                   void (*fn)(void *arg, const struct ledger_record *, const char *result),
+                   void (*fn)(void *arg, const struct ledger_record *, int taken,
+                              const char *result),
                    void *arg, struct err *err)
 {
     struct reclaim r = { .ctx = ctx, .dry_run = dry_run, .fn = fn, .arg = arg, .first = ERR_INIT };
@@ -387,27 +391,27 @@ int ledger_reclaim(struct ctx *ctx, const char *dir, bool dry_run,
     int n = dry_run ? ledger_holder(dir, &holder) : visit(ctx, dir, &lock, &holder, err);
 
     if (n == -ENOENT) {
-        /* The owner died between making the directory and the file, or removing them. */
+        /* The owner died between creating or removing the directory and the file. */
         int there = look(dir, err);
         return there <= 0 ? there : remove_dir(&r, dir, false, err);
     }
     if (n == -EBUSY)
         return -1;
     if (holder == LEDGER_OWNER)
-        return err_set(err, ERR_STATE, "the owner of %s is alive", dir);
+        return err_set(err, ERR_STATE, "the owner of %s is running", dir);
     if (n < 0)
         return err_sys(err, -n, "open %s", path);
     int parsed = ledger_read(dir, take_record, &r, err);
-    if (parsed < 0 && err->sys == ENOENT && dry_run) /* somebody has just taken it back */
+    if (parsed < 0 && err->sys == ENOENT && dry_run) /* another process has just cleaned it up */
         return 0;
     if (r.failed > 0) {
         *err = r.first;
-        return err_wrap(err, "%zu things of %s could not be taken back, the first", r.failed, dir);
+        return err_wrap(err, "%zu items of %s could not be cleaned up, the first", r.failed, dir);
     }
     if (parsed < 0) {
         struct err why = *err;
 
-        return err_set(err, why.code, "%s; look for leftovers, then remove %s", why.msg, dir);
+        return err_set(err, why.code, "%s; check for leftovers, then remove %s", why.msg, dir);
     }
     return remove_dir(&r, dir, true, err);
 }

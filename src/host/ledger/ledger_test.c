@@ -28,7 +28,7 @@
 
 static struct tempdir root;
 
-/* A fresh directory; what a failed test leaves in it goes at the end of the program. */
+/* A new directory, which is removed when the program exits. */
 static const char *fresh(void)
 {
     if (!root.dir[0])
@@ -45,7 +45,7 @@ __attribute__((destructor)) static void clean(void)
         tempdir_release_auto(&root);
 }
 
-/* --- seeing what a ledger says --- */
+/* --- reading a ledger --- */
 
 struct seen {
     size_t n;
@@ -56,7 +56,7 @@ struct seen {
     } v[32];
 };
 
-static void see(void *arg, const struct ledger_record *r, const char *result)
+static void see(void *arg, const struct ledger_record *r, int taken, const char *result)
 {
     struct seen *s = arg;
 
@@ -71,7 +71,7 @@ static void see(void *arg, const struct ledger_record *r, const char *result)
 
 static int see_record(void *arg, const struct ledger_record *r)
 {
-    see(arg, r, "");
+    see(arg, r, 0, "");
     return 0;
 }
 
@@ -108,7 +108,7 @@ TEST(the_checksum_is_the_usual_crc32)
     ASSERT_EQ(ledger_crc("", 0), 0);
 }
 
-TEST(a_run_directory_that_cannot_be_made_leaves_no_directory_of_its_namespace)
+TEST(a_failed_open_leaves_no_directory_of_the_namespace)
 {
     AUTO_FREE char *parent = str_format("%s-ns", fresh()),
                    *dir = str_format("%s/%0300d", parent, 0); /* a name that is too long */
@@ -116,7 +116,7 @@ TEST(a_run_directory_that_cannot_be_made_leaves_no_directory_of_its_namespace)
     struct err err = ERR_INIT;
 
     ASSERT(ledger_create(dir, &l, &err) < 0);
-    ASSERT_HAS(err.msg, "make directory");
+    ASSERT_HAS(err.msg, "create directory");
     ASSERT_EQ(access(parent, F_OK), -1);
 }
 
@@ -143,7 +143,7 @@ TEST(open_records_come_back_newest_first)
     ASSERT_STR(s.v[1].what, "/a");
 }
 
-TEST(a_torn_last_line_is_dropped_at_every_byte)
+TEST(an_incomplete_last_line_is_dropped_wherever_it_is_cut)
 {
     const char *dir = fresh();
     AUTO(ledger_close) struct ledger *l = NULL;
@@ -166,7 +166,7 @@ TEST(a_torn_last_line_is_dropped_at_every_byte)
     }
 }
 
-TEST(a_changed_byte_is_noticed_and_the_rest_still_told)
+TEST(a_changed_byte_is_detected_and_the_other_records_are_read)
 {
     const char *dir = fresh();
     AUTO(ledger_close) struct ledger *l = NULL;
@@ -191,7 +191,7 @@ TEST(a_changed_byte_is_noticed_and_the_rest_still_told)
     }
 }
 
-TEST(records_that_could_not_be_taken_back_safely_are_refused)
+TEST(records_that_could_not_be_cleaned_up_safely_are_refused)
 {
     static const char *const bad[] = { "",      "relative", "/",      "//x",
                                        "/a/..", "/a/../b",  "/a\n/b", "/a/" };
@@ -214,7 +214,7 @@ TEST(records_that_could_not_be_taken_back_safely_are_refused)
 
 /* --- owners --- */
 
-TEST(a_second_owner_is_refused_while_the_first_lives)
+TEST(a_second_owner_is_refused_while_the_first_is_running)
 {
     const char *dir = fresh();
     AUTO(ledger_close) struct ledger *l = NULL, *other = NULL;
@@ -244,7 +244,7 @@ TEST(a_dead_owners_open_records_are_not_overwritten)
     ASSERT_HAS(err.msg, "lcow gc");
 }
 
-TEST(finish_refuses_open_records_and_else_leaves_nothing)
+TEST(finish_refuses_open_records_and_otherwise_removes_everything)
 {
     const char *dir = fresh();
     AUTO(ledger_close) struct ledger *l = NULL;
@@ -260,7 +260,7 @@ TEST(finish_refuses_open_records_and_else_leaves_nothing)
     ASSERT_OK(ledger_finish(l, &err), err);
 }
 
-TEST(the_namespaces_directory_goes_with_its_last_vm)
+TEST(the_namespaces_directory_is_removed_with_its_last_vm)
 {
     AUTO_FREE char *ns = str_dup(fresh()), *a = str_format("%s/a", ns), *b = str_format("%s/b", ns);
     AUTO(ledger_close) struct ledger *first = NULL, *second = NULL;
@@ -274,7 +274,7 @@ TEST(the_namespaces_directory_goes_with_its_last_vm)
     ASSERT_EQ(access(ns, F_OK), -1);
 }
 
-TEST(a_full_disk_is_said_and_leaves_whole_lines)
+TEST(a_full_disk_is_reported_and_leaves_complete_lines)
 {
     const char *dir = fresh();
     AUTO(ledger_close) struct ledger *l = NULL;
@@ -314,7 +314,7 @@ TEST(a_full_disk_is_said_and_leaves_whole_lines)
     ASSERT(whole && last > 0);
 }
 
-/* --- taking back --- */
+/* --- cleaning up --- */
 
 TEST_FIBER(reclaim_removes_in_reverse_order_and_the_directory_last)
 {
@@ -383,7 +383,7 @@ static struct child *sleeper(struct ctx *ctx)
     return c;
 }
 
-TEST_FIBER(a_recorded_process_is_killed_and_waited_for)
+TEST_FIBER(reclaim_kills_a_recorded_process_and_waits_for_it)
 {
     AUTO_FREE char *dir = str_dup(fresh());
     AUTO(ledger_close) struct ledger *l = NULL;
@@ -405,8 +405,8 @@ TEST_FIBER(a_recorded_process_is_killed_and_waited_for)
     ASSERT_EQ(status, SIGKILL);
 }
 
-/* Nobody fetches it while the body does not wait: the loop does that. */
-TEST_FIBER(a_dead_process_that_nobody_fetched_counts_as_gone)
+/* The loop reaps children, so the process stays a zombie while the test's body does not wait. */
+TEST_FIBER(a_zombie_counts_as_gone)
 {
     AUTO_FREE char *dir = str_dup(fresh());
     AUTO(ledger_close) struct ledger *l = NULL;
@@ -430,7 +430,7 @@ TEST_FIBER(a_dead_process_that_nobody_fetched_counts_as_gone)
     ASSERT_OK(ledger_reclaim(ctx, dir, false, NULL, NULL, &err), err);
 }
 
-TEST_FIBER(a_reused_pid_is_left_alone)
+TEST_FIBER(a_process_that_reuses_a_recorded_pid_is_not_killed)
 {
     AUTO_FREE char *dir = str_dup(fresh());
     AUTO(ledger_close) struct ledger *l = NULL;
@@ -450,8 +450,8 @@ TEST_FIBER(a_reused_pid_is_left_alone)
     ASSERT_EQ(kill(child_pid(c), 0), 0);
 }
 
-/* After a reboot the same pid with the same start time is somebody else. */
-TEST_FIBER(a_process_of_another_boot_is_a_stranger)
+/* After a reboot the same pid with the same start time is another process. */
+TEST_FIBER(a_process_recorded_in_another_boot_is_not_killed)
 {
     AUTO_FREE char *dir = str_dup(fresh());
     AUTO(ledger_close) struct ledger *l = NULL;
@@ -469,7 +469,7 @@ TEST_FIBER(a_process_of_another_boot_is_a_stranger)
     ASSERT_EQ(kill(child_pid(c), 0), 0);
 }
 
-TEST_FIBER(reclaim_goes_on_after_a_failure_and_can_be_repeated)
+TEST_FIBER(reclaim_continues_after_a_failure_and_can_be_repeated)
 {
     AUTO_FREE char *dir = str_dup(fresh()), *stuck = str_format("%s/stuck", dir),
                    *file = str_format("%s/file", dir), *deep = str_format("%s/x", stuck);
@@ -494,7 +494,7 @@ TEST_FIBER(reclaim_goes_on_after_a_failure_and_can_be_repeated)
     ASSERT_EQ(access(dir, F_OK), -1);
 }
 
-TEST_FIBER(damage_is_told_after_the_rest_was_taken_back)
+TEST_FIBER(damage_is_reported_after_the_other_records_are_cleaned_up)
 {
     AUTO_FREE char *dir = str_dup(fresh()), *file = str_format("%s/file", dir),
                    *path = str_format("%s/ledger", dir), *text = NULL;
@@ -516,7 +516,7 @@ TEST_FIBER(damage_is_told_after_the_rest_was_taken_back)
     ASSERT_EQ(access(path, F_OK), 0);
 }
 
-TEST_FIBER(a_directory_without_ledger_goes_only_if_it_is_empty)
+TEST_FIBER(a_directory_without_a_ledger_is_removed_only_if_it_is_empty)
 {
     AUTO_FREE char *dir = str_dup(fresh()), *file = str_format("%s/file", dir);
     struct err err = ERR_INIT;
@@ -540,7 +540,7 @@ static off_t size_of(const char *dir)
     return st.st_size;
 }
 
-/* As containers that come and go do. */
+/* Adds and releases records, like containers that are created and deleted. */
 static void come_and_go(struct ledger *l, unsigned n)
 {
     struct err err = ERR_INIT;
@@ -550,7 +550,7 @@ static void come_and_go(struct ledger *l, unsigned n)
                   err);
 }
 
-TEST_FIBER(a_ledger_of_5_mib_is_taken_back)
+TEST_FIBER(a_ledger_of_5_mib_is_cleaned_up)
 {
     const char *dir = fresh();
     AUTO_FREE char *text = NULL, *left = str_format("%s/left", dir),
@@ -561,7 +561,7 @@ TEST_FIBER(a_ledger_of_5_mib_is_taken_back)
     struct ledger *l;
     size_t len;
 
-    /* As an lcow wrote it that knew no compaction: every line by one that has few. */
+    /* As a version without compaction wrote it: each line by a ledger with few records. */
     ASSERT_OK(ledger_create(dir, &l, &err), err);
     add_record(l, LEDGER_FILE, left);
     come_and_go(l, 1);
@@ -583,7 +583,7 @@ TEST_FIBER(a_ledger_of_5_mib_is_taken_back)
     ASSERT(access(dir, F_OK) < 0);
 }
 
-TEST(a_long_life_leaves_a_short_ledger)
+TEST(compaction_keeps_a_ledger_with_many_released_records_short)
 {
     const char *dir = fresh();
     struct seen seen = { 0 };
@@ -612,7 +612,7 @@ TEST(a_long_life_leaves_a_short_ledger)
     ledger_close(l);
 }
 
-TEST_FIBER(a_ledger_that_is_written_anew_stays_its_owners)
+TEST_FIBER(a_compacted_ledger_is_still_locked_by_its_owner)
 {
     const char *dir = fresh();
     AUTO_FREE char *path = str_format("%s/ledger", dir);
@@ -642,7 +642,7 @@ TEST_FIBER(a_ledger_that_is_written_anew_stays_its_owners)
     ASSERT(!alive);
 }
 
-/* Dies at the first such call; arg1: of that second argument alone, or -1. */
+/* Kills the process at the first such call; arg1: only with this second argument, or -1 for any. */
 static void die_at(int call, int arg1)
 {
     struct sock_filter f[] = {
@@ -676,7 +676,7 @@ static void live_until(const char *dir, const char *left, int call, int arg1)
     _exit(0);
 }
 
-TEST_FIBER(an_owner_that_dies_while_it_writes_the_ledger_anew_loses_nothing)
+TEST_FIBER(an_owner_that_dies_during_a_compaction_loses_no_records)
 {
     static const struct {
         int call, arg1;
@@ -714,7 +714,7 @@ TEST_FIBER(an_owner_that_dies_while_it_writes_the_ledger_anew_loses_nothing)
     }
 }
 
-TEST(a_half_written_new_ledger_is_no_hindrance)
+TEST(an_incomplete_new_ledger_is_ignored)
 {
     const char *dir = fresh();
     AUTO_FREE char *other = str_format("%s/ledger.new", dir);
@@ -733,7 +733,7 @@ TEST(a_half_written_new_ledger_is_no_hindrance)
     ledger_close(l);
 }
 
-TEST(a_ledger_that_is_damaged_is_not_written_anew)
+TEST(a_damaged_ledger_is_not_compacted)
 {
     const char *dir = fresh();
     AUTO_FREE char *path = str_format("%s/ledger", dir);
@@ -753,7 +753,7 @@ TEST(a_ledger_that_is_damaged_is_not_written_anew)
     ledger_close(l);
 }
 
-TEST(a_line_longer_than_any_is_damaged_and_the_next_one_read)
+TEST(an_overlong_line_is_damaged_and_the_next_one_is_read)
 {
     const char *dir = fresh(), *body = "+ 7 file /after";
     AUTO_FREE char *path = str_format("%s/ledger", dir);

@@ -40,12 +40,14 @@ int net_open(struct ctx *ctx, const char *path, int *ret_fd, uint64_t *ret_inode
     if (jail_netns(&limited, path, &fd, err) < 0)
         return -1;
     if (fstat(fd, &st) < 0)
-        return err_set(err, ERR_INVALID, "%.256s is no network namespace", path);
+        return err_because(err, REASON_NETNS_MISSING, ERR_INVALID,
+                           "%.256s is not a network namespace", path);
     if (stat("/proc/self/ns/net", &own) == 0 && own.st_ino == st.st_ino && own.st_dev == st.st_dev)
-        return err_set(err, ERR_STATE,
-                       "%.256s is the host's network namespace, which a VM cannot share; give the "
-                       "pod one of its own (no hostNetwork, no --net-host)",
-                       path);
+        return err_because(
+            err, REASON_HOST_NAMESPACE, ERR_STATE,
+            "%.256s is the host's network namespace, which a VM cannot share; give the "
+            "pod one of its own (no hostNetwork, no --net-host)",
+            path);
     *ret_fd = TAKE_FD(fd);
     *ret_inode = st.st_ino;
     return 0;
@@ -78,7 +80,7 @@ static void drop(void *job)
     net_config_free(j->config);
 }
 
-/* The thread ends with the job; nobody else sees its namespace. */
+/* The thread ends with the job; no other thread is in its namespace. */
 static int run_in_thread(void *job, struct err *err)
 {
     struct net_job *j = job;
@@ -139,11 +141,12 @@ static int add_queue(struct net_job *j, int index, const char *name, struct err 
     rtnl_add_ingress(&m, index);
     int r = nl_ask(j->rtnl, &m, NULL, NULL);
     if (r == -EEXIST)
-        return err_set(err, ERR_STATE,
-                       "interface %s in the pod's network namespace has an ingress qdisc already",
-                       name);
+        return err_because(
+            err, REASON_INTERFACE_IN_USE, ERR_STATE,
+            "interface %s in the pod's network namespace has an ingress qdisc already", name);
     if (r == -ENOENT || r == -EOPNOTSUPP)
-        return err_set(err, ERR_STATE, "the kernel lacks tc's ingress qdisc: modprobe sch_ingress");
+        return err_because(err, REASON_MODULE_MISSING, ERR_STATE,
+                           "the kernel lacks tc's ingress qdisc: modprobe sch_ingress");
     return r < 0 ? err_sys(err, -r, "add an ingress qdisc to %s", name) : 0;
 }
 
@@ -159,9 +162,9 @@ static int redirect(struct net_job *j, int from, int to, struct err *err)
     rtnl_redirect(&m, from, to);
     r = r < 0 ? r : nl_ask(j->rtnl, &m, NULL, NULL);
     if (r == -ENOENT || r == -EOPNOTSUPP)
-        return err_set(err, ERR_STATE,
-                       "the kernel lacks tc's u32 filter or mirred action: modprobe cls_u32 "
-                       "act_mirred");
+        return err_because(err, REASON_MODULE_MISSING, ERR_STATE,
+                           "the kernel lacks tc's u32 filter or mirred action: modprobe cls_u32 "
+                           "act_mirred");
     return r < 0 ? err_sys(err, -r, "redirect traffic of %s", j->iface) : 0;
 }
 
@@ -169,8 +172,8 @@ static int plug_in_thread(struct net_job *j, struct err *err)
 {
     j->iface_index = (int)if_nametoindex(j->iface);
     if (j->iface_index == 0)
-        return err_set(err, ERR_UNAVAILABLE,
-                       "interface %s is gone from the pod's network namespace", j->iface);
+        return err_because(err, REASON_INTERFACE_MISSING, ERR_UNAVAILABLE,
+                           "interface %s has left the pod's network namespace", j->iface);
     if (make_tap(j, err) < 0)
         return -1;
     int tap = (int)if_nametoindex(j->tap);
@@ -196,9 +199,9 @@ int net_plug(struct ctx *ctx, const struct net_plug *p, int *ret_fd, struct err 
     return 0;
 }
 
-/* A tap that is still there is somebody's: it goes with the last descriptor. Deleted under QEMU it
- * would end the whole VM when the guest resets its NIC (tried), so it is only silenced: first of
- * all, since what the guest sends without the qdiscs would reach the pod's own IP stack. */
+/* A tap that still exists has an open descriptor and ends with the last one. Deleting it under QEMU
+ * would end the whole VM when the guest resets its NIC (tried), so it is only silenced. That is the
+ * first step: without the qdiscs, the guest's packets would reach the pod's own IP stack. */
 static int unplug_in_thread(struct net_job *j, struct err *err)
 {
     int index = (int)if_nametoindex(j->iface), tap = (int)if_nametoindex(j->tap), r = 0;

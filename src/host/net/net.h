@@ -46,7 +46,7 @@ struct net_iface {
 struct net_config {
     struct net_iface ifaces[NET_MAX_IFACES];
     size_t n;
-    bool loopback; /* is up: somebody can dial 127.0.0.1 there */
+    bool loopback; /* is up: clients can connect to 127.0.0.1 there */
     /* What needs all of them: routes with several next hops, policy rules. */
     struct guest_route routes[NET_MAX_ROUTES];
     struct guest_rule rules[NET_MAX_RULES];
@@ -65,7 +65,7 @@ int net_read(struct ctx *ctx, int netns, struct net_config **ret, struct err *er
 
 /* Makes the tap `tap` in the namespace and redirects both ways. All or nothing, also when ctx ends
  * first. Caller closes *ret_fd: the tap goes with its last descriptor. ERR_STATE: the interface has
- * an ingress queue of somebody else, or the kernel lacks a part. */
+ * an ingress queue that lcow did not make, or the kernel lacks a part. */
 struct net_plug {
     int netns; /* borrowed */
     const char *iface, *tap;
@@ -73,13 +73,13 @@ struct net_plug {
     bool vlans; /* frames with a VLAN tag are left to interfaces on top of it */
 };
 int net_plug(struct ctx *ctx, const struct net_plug *p, int *ret_fd, struct err *err);
-/* Back to what it was; what is gone already counts as done. A tap that somebody still holds is
- * silenced: down, joined to nothing. */
+/* Undoes net_plug; what is gone already counts as done. A tap with an open descriptor is silenced:
+ * down, joined to nothing. */
 int net_unplug(struct ctx *ctx, int netns, const char *iface, const char *tap, struct err *err);
 
-/* One listener for all TCP ports of all addresses that the namespace has itself: whoever connects
- * to 127.0.0.1 there, on whatever port, comes to it. It ends when *ret_hook is closed; caller
- * closes both. The kernel cannot (before 5.9): ERR_…, whatever it says. */
+/* One listener for all TCP ports of all addresses that the namespace has itself: it accepts every
+ * connection to 127.0.0.1 there, on any port. It ends when *ret_hook is closed; caller closes both.
+ * A kernel before 5.9 cannot: its error is returned. */
 int net_forward_open(struct ctx *ctx, int netns, int *ret_listener, int *ret_hook, struct err *err);
 /* *ret_port, *ret_ipv6: what the client dialled. Caller closes *ret_fd, which does not block. */
 int net_forward_accept(struct ctx *ctx, int listener, int *ret_fd, bool *ret_ipv6,

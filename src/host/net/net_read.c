@@ -52,8 +52,8 @@ __attribute__((format(printf, 3, 4))) static int refuse(struct reading *r, const
     va_start(ap, what);
     AUTO_FREE char *text = str_vformat(what, ap);
     va_end(ap);
-    err_set(r->err, ERR_STATE, "%s in the pod's network namespace cannot be given to a VM: %s",
-            text, why);
+    err_because(r->err, REASON_INTERFACE_UNSUPPORTED, ERR_STATE,
+                "%s in the pod's network namespace cannot be given to a VM: %s", text, why);
     return STOPPED;
 }
 
@@ -445,7 +445,7 @@ static int read_in_thread(struct net_job *j, struct err *err)
         r = read_once(j, err);
     if (r == -EAGAIN)
         return err_set(err, ERR_UNAVAILABLE,
-                       "the pod's network namespace is being changed all the time");
+                       "the pod's network namespace keeps changing; retry when CNI has finished");
     return r < 0 ? -1 : 0;
 }
 
@@ -502,9 +502,11 @@ static int count_in_thread(struct net_job *j, struct err *err)
 
     rtnl_get_ifaces(&m);
     int r = nl_ask(j->rtnl, &m, on_counters, j);
-    if (r < 0 && r != -EAGAIN) /* ours was told all the same */
+    if (r < 0 && r != -EAGAIN) /* -EAGAIN: the dump was interrupted, but may contain ours */
         return err_sys(err, -r, "read the counters of %s", j->iface);
-    return j->iface_index ? 0 : err_set(err, ERR_NOT_FOUND, "no interface %s", j->iface);
+    return j->iface_index ? 0
+                          : err_because(err, REASON_INTERFACE_MISSING, ERR_NOT_FOUND,
+                                        "no interface %s", j->iface);
 }
 
 int net_count(struct ctx *ctx, int netns, const char *iface, struct net_counters *ret,

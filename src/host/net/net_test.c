@@ -268,9 +268,10 @@ TEST_FIBER(a_macvlan_on_top_of_a_pods_interface_is_refused)
     AUTO_FD int netns = open_pod(ctx, &p);
     ASSERT_FAIL(net_read(ctx, netns, &c, &err), err, ERR_STATE);
     ASSERT_HAS(err.msg, "interface top0 (macvlan on top of eth0)");
+    ASSERT_EQ(err.reason, REASON_INTERFACE_UNSUPPORTED);
 }
 
-TEST_FIBER(a_namespace_with_nothing_in_it_is_no_error)
+TEST_FIBER(an_empty_namespace_is_not_an_error)
 {
     fixture_host();
     AUTO(fixture_pod_end) struct fixture_pod p = fixture_pod(ctx);
@@ -281,7 +282,7 @@ TEST_FIBER(a_namespace_with_nothing_in_it_is_no_error)
     ASSERT(!c->loopback);
 }
 
-TEST_FIBER(an_interface_that_is_no_ethernet_is_refused_by_name)
+TEST_FIBER(an_interface_that_is_not_ethernet_is_refused_by_name)
 {
     fixture_host();
     AUTO(fixture_pod_end) struct fixture_pod p = fixture_pod(ctx);
@@ -312,7 +313,7 @@ TEST_FIBER(limits_are_kept)
     ASSERT_HAS(err.msg, "more than 128 routes of eth0");
 }
 
-TEST_FIBER(what_is_no_namespace_of_a_pod_is_refused)
+TEST_FIBER(a_path_that_is_not_a_pods_namespace_is_refused)
 {
     struct err err = ERR_INIT;
     uint64_t inode;
@@ -324,6 +325,7 @@ TEST_FIBER(what_is_no_namespace_of_a_pod_is_refused)
     ASSERT_FAIL(net_open(ctx, "/dev/zero", &fd, &inode, &err), err, ERR_INVALID);
     ASSERT_FAIL(net_open(ctx, "/proc/self/ns/net", &fd, &inode, &err), err, ERR_STATE);
     ASSERT_HAS(err.msg, "hostNetwork");
+    ASSERT_EQ(err.reason, REASON_HOST_NAMESPACE);
 }
 
 /* --- plugging --- */
@@ -632,7 +634,7 @@ TEST_FIBER(a_failed_plug_leaves_nothing)
     int fd;
 
     make_veth(&p);
-    fixture_sh(IN_POD "tc qdisc add dev eth0 ingress", POD(&p)); /* somebody else's */
+    fixture_sh(IN_POD "tc qdisc add dev eth0 ingress", POD(&p)); /* not made by lcow */
     AUTO_FREE char *before = fixture_look(&p);
     AUTO_FD int netns = open_pod(ctx, &p);
     for (size_t i = 0; i < ARRAY_LEN(ifaces); i++) {
@@ -646,7 +648,7 @@ TEST_FIBER(a_failed_plug_leaves_nothing)
     }
 }
 
-TEST_FIBER(a_plug_that_nobody_waits_for_undoes_itself)
+TEST_FIBER(a_plug_whose_caller_gave_up_rolls_itself_back)
 {
     fixture_host();
     AUTO(fixture_pod_end) struct fixture_pod p = fixture_pod(ctx);
@@ -708,7 +710,7 @@ static void add_record(struct ledger *l, enum ledger_kind kind, const char *path
     ASSERT_OK(ledger_add(l, kind, what, &id, &err), err);
 }
 
-TEST_FIBER(what_a_dead_owner_plugged_is_taken_back_by_its_ledger)
+TEST_FIBER(the_plug_of_a_dead_shim_is_cleaned_up_by_its_ledger)
 {
     struct err err = ERR_INIT;
     uint64_t inode;

@@ -9,7 +9,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#define CLOSED_TEXT "the connection has ended"
+#define CLOSED_TEXT "the connection is closed"
 
 struct rpc_client {
     unsigned refs; /* the owner's, the reader's, the writer's, each call's */
@@ -60,7 +60,7 @@ static void finish(struct call *call, enum err_code failed)
     waitq_wake_all(&call->q);
 }
 
-/* An answer nobody waits for any more is read and forgotten. */
+/* An answer to a call that has given up is read and dropped. */
 static int read_frame(struct rpc_client *c, struct rpc_in *in, const struct ttrpc_header *h,
                       struct err *err)
 {
@@ -76,7 +76,7 @@ static int read_frame(struct rpc_client *c, struct rpc_in *in, const struct ttrp
 
     if (rpc_in_read(&c->ctx, in, body, h->len, err) < 0)
         return -1;
-    call = find_call(c, h->stream); /* it may have given up meanwhile */
+    call = find_call(c, h->stream); /* the call may have given up while the body was read */
     if (call) {
         call->body = TAKE_PTR(body);
         call->len = h->len;
@@ -97,7 +97,7 @@ static void reader_main(void *arg)
         if ((r = read_frame(c, &in, &h, &err)) < 0)
             break;
     if (r < 0)
-        log_debug(&c->ctx, "connection to the server ended", F_ERR(&err));
+        log_debug(&c->ctx, "connection to the server closed", F_ERR(&err));
     c->closed = true;
     rpc_wire_cut(&c->wire);
     while (!list_empty(&c->calls))
@@ -156,7 +156,7 @@ static void writer_main(void *arg)
     struct rpc_client *c = arg;
     struct err err = ERR_INIT;
 
-    (void)rpc_wire_drain(&c->ctx, &c->wire, &err); /* the reader ends with it and tells */
+    (void)rpc_wire_drain(&c->ctx, &c->wire, &err); /* on failure the reader fails too and reports */
     unref(c);
 }
 
@@ -196,7 +196,8 @@ static int send_request(struct ctx *ctx, struct rpc_client *c, uint32_t id, cons
         kick(c);
         return 0;
     case -EMSGSIZE:
-        return err_set(err, ERR_EXHAUSTED, "a request of %zu bytes is too long", payload.len);
+        return err_set(err, ERR_EXHAUSTED,
+                       "the request of %zu bytes exceeds the maximum message size", payload.len);
     case -ENOBUFS:
         return err_set(err, ERR_UNAVAILABLE, "the server does not read its requests");
     default:
@@ -212,7 +213,7 @@ static int decode_answer(const struct call *call, const ProtobufCMessageDescript
     struct ttrpc_response r;
 
     if (call->failed == ERR_EXHAUSTED)
-        return err_set(err, ERR_EXHAUSTED, "the answer is too long");
+        return err_set(err, ERR_EXHAUSTED, "the answer exceeds the maximum message size");
     if (call->failed)
         return err_set(err, call->failed, CLOSED_TEXT);
     if (ttrpc_response_decode((struct pb_slice){ call->body, call->len }, &r) < 0)
@@ -233,7 +234,7 @@ int rpc_client_call(struct ctx *ctx, struct rpc_client *c, const char *service, 
     struct call call = { .id = c->next_id };
     int r = 0;
 
-    if (c->closed || c->next_id == UINT32_MAX) /* ids are not used again */
+    if (c->closed || c->next_id == UINT32_MAX) /* ids are not reused */
         return err_set(err, ERR_UNAVAILABLE, CLOSED_TEXT);
     if (send_request(ctx, c, call.id, service, method, req, err) < 0)
         return -1;

@@ -101,7 +101,7 @@ TEST_VIRTUAL(a_request_and_its_answer_are_the_vectors)
     rpc_client_free(shot.client);
 }
 
-/* One call, and what the server says to it. */
+/* One call and the server's answer to it. */
 static void answered(struct ctx *ctx, uint32_t stream, uint8_t type, struct pb_slice body,
                      enum err_code code, const char *text)
 {
@@ -118,7 +118,7 @@ static void answered(struct ctx *ctx, uint32_t stream, uint8_t type, struct pb_s
     rpc_client_free(shot.client);
 }
 
-TEST_VIRTUAL(errors_come_with_their_code_and_words)
+TEST_VIRTUAL(errors_keep_their_code_and_message)
 {
     AUTO(sbuf_release) struct sbuf body = { 0 };
 
@@ -134,7 +134,7 @@ TEST_VIRTUAL(errors_come_with_their_code_and_words)
              "not a containerd.task.v3.ConnectResponse");
 }
 
-TEST_VIRTUAL(an_answer_to_nobody_is_ignored)
+TEST_VIRTUAL(an_answer_to_an_unknown_call_is_ignored)
 {
     struct shot shot;
     AUTO(stream_free) struct stream *server = server_of(ctx, &shot);
@@ -206,7 +206,7 @@ TEST_VIRTUAL(a_call_may_give_up_in_the_middle_of_its_answer)
     rpc_client_free(shot.client);
 }
 
-TEST_VIRTUAL(a_server_that_does_not_read_costs_a_call_its_deadline_only)
+TEST_VIRTUAL(a_call_keeps_its_deadline_if_the_server_does_not_read)
 {
     struct stream *ours, *theirs;
     struct shot shot = { .result = 1 };
@@ -249,7 +249,7 @@ TEST_FIBER(a_client_reaches_a_listening_server)
     rpc_client_free(shot.client);
     EVENTUALLY(ctx, rpc_server_stats(s).conns == 0);
     end_server(ctx, s);
-    /* Nobody listens any more: the file of a dead server. */
+    /* The file of a dead server: it exists, but nothing listens. */
     ASSERT_FAIL(rpc_client_connect(ctx, path, &shot.client, &err), err, ERR_UNAVAILABLE);
     ASSERT_FAIL(rpc_sock_listen(path, &fd, &err), err, err.code);
     ASSERT_EQ(err.sys, EADDRINUSE);
@@ -269,7 +269,7 @@ TEST_FIBER(abstract_sockets_have_no_file)
     ASSERT_EQ(err.sys, EADDRINUSE);
 }
 
-TEST_FIBER(another_user_is_not_served)
+TEST_FIBER(a_connection_of_another_user_is_dropped)
 {
     struct fake f = { 0 };
     struct rpc_server *s;
@@ -278,7 +278,7 @@ TEST_FIBER(another_user_is_not_served)
     int listener, fd;
 
     if (geteuid() != 0)
-        tap_skip("only root can be somebody else");
+        tap_skip("only root can change its user");
     s = fake_server(ctx->loop, &f);
     ASSERT_OK(rpc_sock_listen(address, &listener, &err), err);
     rpc_server_listen(s, listener);
@@ -295,7 +295,7 @@ TEST_FIBER(another_user_is_not_served)
     end_server(ctx, s);
 }
 
-TEST_FIBER(addresses_that_cannot_be_are_refused)
+TEST_FIBER(invalid_addresses_are_refused)
 {
     AUTO_FREE char *longest = mem_zalloc(RPC_PATH_MAX + 2);
     struct err err = ERR_INIT;
@@ -309,7 +309,7 @@ TEST_FIBER(addresses_that_cannot_be_are_refused)
     ASSERT_FAIL(rpc_sock_listen("/nonexistent/lcow/s", &fd, &err), err, ERR_NOT_FOUND);
 }
 
-TEST_FIBER(a_full_queue_is_waited_for_until_the_deadline)
+TEST_FIBER(connecting_to_a_full_queue_waits_until_the_deadline)
 {
     AUTO_FREE char *address = str_format("@lcow-rpc-full-%d", (int)getpid());
     AUTO_FD int listener = -1;

@@ -1,5 +1,5 @@
 /* rpc_conn.c - one connection: reads frames, checks them, starts a fiber for each request, answers.
- * What a client can do wrong with a frame is answered here, and the next one is read. */
+ * An invalid frame gets an error as its answer, and the next frame is read. */
 #include "base/loop.h"
 #include "base/span.h"
 #include "base/stream.h"
@@ -10,10 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NAME_MAX_SHOWN 256                /* of a service or method that is not there */
+#define NAME_MAX_SHOWN 256                /* bytes of an unknown service or method in a message */
 #define ID_MAX_SHOWN 128                  /* in log lines */
-#define FRAMES_AT_ONCE 16                 /* then others get a turn, however fast this client is */
-#define MESSAGE_MAX (TTRPC_BODY_MAX - 16) /* a response around it takes a few bytes too */
+#define FRAMES_AT_ONCE 16                 /* then other fibers run, however fast this client is */
+#define MESSAGE_MAX (TTRPC_BODY_MAX - 16) /* leaves room for the response around the message */
 
 struct rpc_call {
     struct list node; /* of the connection */
@@ -21,15 +21,15 @@ struct rpc_call {
     uint32_t id;
     const struct rpc_entry *entry;
     const struct rpc_method *method;
-    struct ctx ctx, named; /* the handler's: with the operation, and with what it is about */
+    struct ctx ctx, named; /* the handler's: with the operation, and with the ids as well */
     uint64_t since_ns;
-    bool told_slow; /* the watchdog has */
+    bool told_slow; /* the watchdog has reported it */
     uint8_t *body;  /* owns; payload borrows from it */
     struct pb_slice payload;
     void *req;                 /* the decoded payload */
-    struct rpc_stream *stream; /* of a method that is one */
-    size_t mem;                /* accounted for */
-    struct span *span;         /* NULL: it is not traced */
+    struct rpc_stream *stream; /* for a streaming method */
+    size_t mem;                /* bytes that are accounted for */
+    struct span *span;         /* NULL: not traced */
     char *trace_state;         /* the span borrows it */
 };
 
@@ -44,7 +44,7 @@ static void conn_unref(struct rpc_conn *c)
 
 /* --- out --- */
 
-/* A client that does not read its answers is cut off. */
+/* Closes the connection of a client that does not read its answers. */
 static void respond(struct rpc_conn *c, uint32_t id, const struct ttrpc_response *r)
 {
     struct sbuf frame = { 0 };
@@ -65,12 +65,12 @@ static void writer_main(void *arg)
     struct rpc_server *s = c->server;
     struct err err = ERR_INIT;
 
-    (void)rpc_wire_drain(&c->ctx, &c->wire, &err); /* the reader ends with it and tells */
+    (void)rpc_wire_drain(&c->ctx, &c->wire, &err); /* on failure the reader fails too and reports */
     conn_unref(c);
     rpc_server_unref(s);
 }
 
-/* Answers a frame that never became a call. Never waits: a fiber of its own writes. */
+/* Answers a frame that did not become a call. Never waits: a separate fiber writes. */
 __attribute__((format(printf, 4, 5))) static void refuse(struct rpc_conn *c, uint32_t id,
                                                          enum err_code code, const char *fmt, ...)
 {
@@ -82,7 +82,7 @@ __attribute__((format(printf, 4, 5))) static void refuse(struct rpc_conn *c, uin
     text = str_vformat(fmt, ap);
     va_end(ap);
     if (log_rate_ok(&s->refused_log, loop_now(s->loop)))
-        log_warn(&c->ctx, "request refused", F_STR("error", text), F_U("stream", id));
+        log_warn(&c->ctx, "request refused", F_STR(LK_ERROR, text), F_U("stream", id));
     respond(c, id, &(struct ttrpc_response){ code, pb_slice_of(text), { 0 } });
     if (c->wire.writing || c->wire.broken)
         return;
@@ -92,10 +92,10 @@ __attribute__((format(printf, 4, 5))) static void refuse(struct rpc_conn *c, uin
     fiber_go(s->loop, writer_main, c, "rpc writer");
 }
 
-/* --- the watchdog: reports requests that take longer than they should, once each. Asleep without a
- * timer while no request is under way, except those that may take for ever (Wait). --- */
+/* --- the watchdog: reports each request that takes too long, once. It has no timer while only
+ * requests without a limit (Wait) are in flight. --- */
 
-/* Called for every request: only the first to come and the last to go wake the watchdog. */
+/* Called for every request: only the first and the last one wake the watchdog. */
 static void watched(const struct rpc_call *call, int change)
 {
     struct rpc_server *s = call->conn->server;
@@ -107,7 +107,7 @@ static void watched(const struct rpc_call *call, int change)
         waitq_wake_all(&s->watch_q);
 }
 
-/* Reports those that are overdue; returns when the next one will be. */
+/* Reports overdue requests; returns the time at which the next one becomes overdue. */
 static uint64_t report_slow(struct rpc_server *s, uint64_t now)
 {
     uint64_t next = now + s->slow_ns;
@@ -124,7 +124,7 @@ static uint64_t report_slow(struct rpc_server *s, uint64_t now)
             }
             call->told_slow = true;
             log_warn(&call->named, "request not answered yet", F_NS("age", now - call->since_ns),
-                     F_U("requests", s->n_calls));
+                     F_U("requests", s->n_calls), F_REASON(REASON_SLOW_REQUEST));
         }
     }
     return next;
@@ -140,7 +140,7 @@ static void watch_main(void *arg)
 
         if (s->watched > 0)
             until.deadline = report_slow(s, loop_now(s->loop));
-        (void)waitq_wait(&until, &s->watch_q, "requests", &err); /* a wake, a limit or the end */
+        (void)waitq_wait(&until, &s->watch_q, "requests", &err); /* then check again */
     }
     rpc_server_unref(s);
 }
@@ -162,7 +162,7 @@ static int decode(struct rpc_call *call, const ProtobufCMessageDescriptor *type,
         pb_unpack(type, call->payload, left < PB_MEM_MAX ? left : PB_MEM_MAX, &call->req, &bytes);
 
     if (r == -E2BIG)
-        return err_set(err, ERR_EXHAUSTED, "a %s of %zu bytes takes too much memory",
+        return err_set(err, ERR_EXHAUSTED, "a %s of %zu bytes needs too much memory",
                        type->short_name, call->payload.len);
     if (r < 0)
         return err_set(err, ERR_INVALID, "the payload is not a %s", type->name);
@@ -194,8 +194,9 @@ static int run(struct rpc_call *call, struct sbuf *payload, struct err *err)
 
     if (call->stream) {
         if (m->stream(&call->named, call->entry->self, call->stream, err) < 0)
-            return err->code ? -1
-                             : err_set(err, ERR_INTERNAL, "%s failed without saying why", m->name);
+            return err->code
+                       ? -1
+                       : err_set(err, ERR_INTERNAL, "%s failed without an error message", m->name);
         err_clear(err);
         return 0;
     }
@@ -204,13 +205,15 @@ static int run(struct rpc_call *call, struct sbuf *payload, struct err *err)
     name(call, types->input);
     resp = pb_new(types->output);
     if (m->handler(&call->named, call->entry->self, call->req, resp, err) < 0)
-        return err->code ? -1 : err_set(err, ERR_INTERNAL, "%s failed without saying why", m->name);
+        return err->code
+                   ? -1
+                   : err_set(err, ERR_INTERNAL, "%s failed without an error message", m->name);
     if (pb_pack(resp, payload) < 0)
         return err_set(err, ERR_INTERNAL, "a string in %s is not UTF-8", types->output->name);
     if (payload->len > MESSAGE_MAX)
-        return err_set(err, ERR_EXHAUSTED, "a %s of %zu bytes is too long to be sent",
+        return err_set(err, ERR_EXHAUSTED, "a %s of %zu bytes exceeds the maximum message size",
                        types->output->short_name, payload->len);
-    err_clear(err); /* a handler may have tried something that failed */
+    err_clear(err); /* a handler may have ignored an error */
     return 0;
 }
 
@@ -235,7 +238,7 @@ static void trace_begin(struct rpc_call *call, struct pb_slice request)
         free(span);
 }
 
-/* With what the request says of itself. Neither environment nor arguments are among it. */
+/* Adds the request's ids to the span. They do not include environment or arguments. */
 static void trace_end(struct rpc_call *call, const struct err *err)
 {
     static const struct {
@@ -277,20 +280,21 @@ static void tell(const struct rpc_call *call, const struct err *err)
     uint64_t now = loop_now(ctx->loop), duration = now - call->since_ns;
 
     if (err->code == ERR_NONE) {
-        log_debug(ctx, "request done", F_NS("duration", duration));
+        log_debug(ctx, "request done", F_NS(LK_DURATION, duration));
     } else if (call->conn->cancel.fired && !call->method->limit_ns) {
-        log_debug(ctx, "request given up", F_NS("duration", duration), F_ERR(err));
+        log_debug(ctx, "request cancelled", F_NS(LK_DURATION, duration), F_ERR(err));
     } else if (err->code == ERR_NOT_FOUND && call->method->may_be_gone) {
-        log_debug(ctx, "request for what is gone", F_NS("duration", duration), F_ERR(err));
+        log_debug(ctx, "request for something that no longer exists", F_NS(LK_DURATION, duration),
+                  F_ERR(err));
     } else {
         enum log_level level = failure_level(call, now);
 
-        LOG_AT(ctx, level, "request failed", F_NS("duration", duration),
+        LOG_AT(ctx, level, "request failed", F_NS(LK_DURATION, duration),
                F_STR("code", err_code_name(err->code)), F_ERR(err));
     }
 }
 
-/* Nothing more is to come on a connection whose client has ended its stream. */
+/* Closes a connection that was used for streams only and whose streams have ended. */
 static bool is_spent(const struct rpc_conn *c)
 {
     return !c->unary && list_empty(&c->calls) && c->wire.out_bytes == 0;
@@ -317,7 +321,7 @@ static void call_main(void *arg)
     if (call->span)
         trace_end(call, &err);
     if (call->stream && err.code == ERR_NONE)
-        (void)rpc_stream_finish(call->stream, &err); /* the client may have gone */
+        (void)rpc_stream_finish(call->stream, &err); /* fails if the client is gone */
     else
         respond(c, call->id, &answer);
 
@@ -330,7 +334,7 @@ static void call_main(void *arg)
     free(call);
     sbuf_release(&payload);
     err_clear(&err);
-    (void)rpc_wire_flush(&c->ctx, &c->wire, &err); /* the reader ends with it and tells */
+    (void)rpc_wire_flush(&c->ctx, &c->wire, &err); /* on failure the reader fails too and reports */
     if (over && is_spent(c))
         rpc_wire_cut(&c->wire);
     c->n_calls--;
@@ -352,13 +356,13 @@ static void call_start(struct rpc_conn *c, const struct rpc_entry *entry,
                                .id = h->stream,
                                .entry = entry,
                                .method = method,
-                               .ctx = ctx_with_id(&c->ctx, "operation", method->name),
+                               .ctx = ctx_with_id(&c->ctx, LK_OPERATION, method->name),
                                .since_ns = loop_now(s->loop),
                                .body = body,
                                .payload = r->payload,
                                .mem = h->len };
     if (method->limit_ns)
-        call->ctx.cancel = NULL; /* it goes on without its client */
+        call->ctx.cancel = NULL; /* it continues even if its client disconnects */
     if (method->stream) {
         call->stream = rpc_stream_new(c, h->stream, types_of(entry, method)->input);
         call->ctx.cancel = rpc_stream_cancel(call->stream);
@@ -405,7 +409,7 @@ static int shown(struct pb_slice name)
     return name.len < NAME_MAX_SHOWN ? (int)name.len : NAME_MAX_SHOWN;
 }
 
-/* Takes body. The texts of the two that are unimplemented are the reference's. */
+/* Takes body. The messages of ERR_UNIMPLEMENTED are those of the reference implementation. */
 static void dispatch(struct rpc_conn *c, const struct ttrpc_header *h, uint8_t *body)
 {
     struct rpc_server *s = c->server;
@@ -423,7 +427,7 @@ static void dispatch(struct rpc_conn *c, const struct ttrpc_header *h, uint8_t *
     else if (!(method = find_method(entry->service, r.method)))
         refuse(c, h->stream, ERR_UNIMPLEMENTED, "method %.*s", shown(r.method),
                (const char *)r.method.data);
-    else if (s->stopping) /* the end of a service's objects comes before that of its server */
+    else if (s->stopping) /* a service's objects are freed before its server */
         refuse(c, h->stream, method->may_be_gone ? ERR_NOT_FOUND : ERR_UNAVAILABLE,
                "the shim is shutting down");
     else if (!(h->flags & TTRPC_OPEN) != !method->stream)
@@ -441,26 +445,26 @@ static void dispatch(struct rpc_conn *c, const struct ttrpc_header *h, uint8_t *
     free(body);
 }
 
-/* True if the frame's body is to be read and looked at. */
+/* True if the frame's body must be read and handled. */
 static bool acceptable(struct rpc_conn *c, const struct ttrpc_header *h)
 {
     if (h->len > TTRPC_BODY_MAX)
         refuse(c, h->stream, ERR_EXHAUSTED,
                "message length %u exceeds the maximum message size of %u", h->len, TTRPC_BODY_MAX);
     else if (h->type != TTRPC_REQUEST && h->type != TTRPC_DATA)
-        return false; /* of a later version of the protocol: ignored */
+        return false; /* a later version of the protocol: ignored */
     else if (h->stream % 2 == 0)
-        refuse(c, h->stream, ERR_INVALID, "a client's stream ids are odd: %u", h->stream);
+        refuse(c, h->stream, ERR_INVALID, "invalid stream id %u: a client's stream ids must be odd",
+               h->stream);
     else if (h->type == TTRPC_DATA && h->stream > c->last_stream)
         refuse(c, h->stream, ERR_INVALID, "stream %u is not open", h->stream);
-    else if (h->type == TTRPC_DATA) /* of one that has ended: only its client's end matters */
+    else if (h->type == TTRPC_DATA) /* the stream has ended: only the client's end matters */
         return rpc_stream_has_room(c, h) || ((h->flags & TTRPC_CLOSED) && h->len == 0);
     else if (h->stream <= c->last_id)
-        refuse(c, h->stream, ERR_INVALID,
-               "stream ids must increase and are not used again: %u after %u", h->stream,
-               c->last_id);
+        refuse(c, h->stream, ERR_INVALID, "invalid stream id %u: must be greater than %u",
+               h->stream, c->last_id);
     else if (h->len > RPC_MEM_MAX - c->server->mem)
-        refuse(c, h->stream, ERR_EXHAUSTED, "requests in flight hold too much memory");
+        refuse(c, h->stream, ERR_EXHAUSTED, "requests in flight use too much memory");
     else
         return true;
     return false;
@@ -487,7 +491,8 @@ static int read_frame(struct rpc_conn *c, struct rpc_in *in, const struct ttrpc_
     return -1;
 }
 
-/* 1 to go on, 0 at the end, -1. Does not begin anything new for a client that does not read. */
+/* 1: continue, 0: end of the connection, -1: error. Starts no requests for a client that does not
+ * read its answers. */
 static int next_frame(struct rpc_conn *c, struct rpc_in *in, struct err *err)
 {
     struct ttrpc_header h;
@@ -513,8 +518,8 @@ static void conn_main(void *arg)
         if (n % FRAMES_AT_ONCE == 0)
             fiber_yield(s->loop);
     if (r < 0)
-        log_debug(&c->ctx, "connection ended", F_ERR(&c->why));
-    cancel_fire(&c->cancel, ERR_CANCELLED, "the client has gone");
+        log_debug(&c->ctx, "connection closed", F_ERR(&c->why));
+    cancel_fire(&c->cancel, ERR_CANCELLED, "the client closed the connection");
     rpc_streams_client_gone(c);
     rpc_wire_cut(&c->wire);
     list_remove(&c->node);

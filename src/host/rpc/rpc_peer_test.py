@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 """The server and the client against a peer that shares no code with them: frames and messages are
-put together here by hand, as in appendix B of containerd-contract.md. Prints TAP.
+put together here by hand, as in appendix B of docs/reference/containerd-contract.md. Prints TAP.
 
     rpc_peer_test.py RPC_PEER
 """

@@ -11,7 +11,7 @@ struct rpc_entry {
     const char *name;
     const struct rpc_service *service;
     void *self;
-    uint64_t *next_warning; /* by method: when a question that fails is logged again */
+    uint64_t *next_warning; /* by method: when a failure of a minor method is logged again */
 };
 
 struct rpc_server {
@@ -31,8 +31,8 @@ struct rpc_server {
     struct waitq changed;    /* a connection, call or fiber ended, or a queue went empty */
     struct span_sink *spans; /* NULL: nothing is traced */
     uint64_t slow_ns;        /* of the watchdog */
-    unsigned watched;        /* calls that are to end soon */
-    struct waitq watch_q;    /* there are some, or none any more */
+    unsigned watched;        /* calls with a limit */
+    struct waitq watch_q;    /* watched became 0 or 1 */
 };
 /* Each fiber of the server begins with a reference and ends with this. */
 void rpc_server_unref(struct rpc_server *s);
@@ -47,9 +47,9 @@ struct rpc_conn {
     struct list calls, streams;
     unsigned n_calls;
     uint32_t last_id, last_stream; /* of a request, and of one that opened a stream */
-    bool unary;                    /* it was used for more than streams */
+    bool unary;                    /* it had a unary call */
     uint64_t answered_ns;          /* when its last answer was queued; 0: none was */
-    struct err why; /* it ended; here, because the reader's stack is to fit into a page */
+    struct err why; /* why it ended; here, so that the reader's stack fits into a page */
 };
 
 /* --- rpc_stream.c --- */
@@ -59,9 +59,10 @@ struct rpc_stream *rpc_stream_new(struct rpc_conn *c, uint32_t id,
 /* True if the client had ended its side. */
 bool rpc_stream_free(struct rpc_stream *st);
 struct cancel *rpc_stream_cancel(struct rpc_stream *st);
-/* A data frame: whether its body is wanted; a client that sends too much has its stream ended. */
+/* True if the body of a data frame must be read. Ends the stream of a client that sends too much.
+ */
 bool rpc_stream_has_room(struct rpc_conn *c, const struct ttrpc_header *h);
-/* Takes body. True if it was the client's end of a stream that we had ended. */
+/* Takes body. True if it was the client's end of stream, and ours had ended before. */
 bool rpc_stream_put(struct rpc_conn *c, const struct ttrpc_header *h, uint8_t *body);
 void rpc_streams_client_gone(struct rpc_conn *c);
 void rpc_streams_stop(struct rpc_conn *c);

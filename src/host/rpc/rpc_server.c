@@ -1,4 +1,4 @@
-/* rpc_server.c - the server's own life: tables, listening, counting, shutdown. */
+/* rpc_server.c - the server: tables, listening, counting, shutdown. */
 #include "host/rpc/rpc_server.h"
 #include "base/fd.h"
 #include "base/loop.h"
@@ -48,7 +48,7 @@ void rpc_server_free(struct rpc_server *s)
 {
     if (!s)
         return;
-    cancel_fire(&s->life, ERR_UNAVAILABLE, "the server has ended");
+    cancel_fire(&s->life, ERR_UNAVAILABLE, "the server has shut down");
     rpc_server_unref(s);
 }
 
@@ -79,7 +79,7 @@ static void check_method(const struct rpc_service *service, const struct rpc_met
         (!service->id_key ||
          (d->input->n_fields && d->input->fields->type == PROTOBUF_C_TYPE_STRING)))
         return;
-    fprintf(stderr, "rpc: the table of %s does not fit its .proto at %s\n",
+    fprintf(stderr, "rpc: the table of %s does not match its .proto at %s\n",
             service->descriptor->name, m->name);
     abort();
 }
@@ -102,7 +102,7 @@ void rpc_server_add(struct rpc_server *s, const char *name, const struct rpc_ser
 
 /* --- listening --- */
 
-/* Both reference servers do this too. */
+/* Both reference servers check the peer, too. */
 static bool same_user(int fd)
 {
     struct ucred peer;
@@ -112,8 +112,8 @@ static bool same_user(int fd)
         return false;
     if (peer.uid == geteuid() && peer.gid == getegid())
         return true;
-    log_warn(NULL, "connection of another user dropped", F_U("uid", peer.uid), F_U("gid", peer.gid),
-             F_I("pid", peer.pid));
+    log_warn(NULL, "dropped a connection of another user", F_U("uid", peer.uid),
+             F_U("gid", peer.gid), F_I(LK_PID, peer.pid));
     return false;
 }
 
@@ -124,7 +124,7 @@ static int accept_later(struct ctx *ctx, struct rpc_server *s, struct err *err)
     return fiber_sleep(ctx, ACCEPT_RETRY, err);
 }
 
-/* 0 when there may be more to accept. */
+/* 0 if there may be more to accept. */
 static int accept_one(struct ctx *ctx, struct rpc_server *s, struct err *err)
 {
     if (fiber_admit(ctx->loop, err) < 0)
@@ -142,7 +142,7 @@ static int accept_one(struct ctx *ctx, struct rpc_server *s, struct err *err)
     case EAGAIN:
         if (loop_wait_fd(ctx, s->listener, POLLIN, "accept", err) == 0)
             return 0;
-        /* Without memory for epoll it cannot wait; the listener is still good. */
+        /* Without memory for epoll, accept cannot wait; the listener itself still works. */
         return s->accepting.fired ? -1 : accept_later(ctx, s, err);
     case EINTR:
     case ECONNABORTED:
@@ -194,9 +194,9 @@ static bool all_answered(struct rpc_server *s)
     return true;
 }
 
-/* How long somebody may still be reading an answer. containerd's client that finds an answer and
- * the end of its connection at once takes one of the two by chance, and a sandbox that was shut
- * down is one that could not be. So it is for the client to hang up first. */
+/* How long a client may still be reading an answer. If containerd's client sees an answer and the
+ * end of its connection at the same time, it picks one of them at random, and may report that the
+ * sandbox could not be shut down. Therefore the server lets clients disconnect first. */
 static uint64_t still_reading_ns(struct rpc_server *s)
 {
     uint64_t now = loop_now(s->loop), most = 0;
@@ -218,14 +218,14 @@ static void await_hang_up(struct ctx *ctx, struct rpc_server *s)
     for (uint64_t left; (left = still_reading_ns(s)) > 0;) {
         struct ctx limited = ctx_with_timeout(ctx, left);
 
-        if (waitq_wait(&limited, &s->changed, "clients to hang up", &ignored) < 0)
+        if (waitq_wait(&limited, &s->changed, "clients to disconnect", &ignored) < 0)
             return;
     }
 }
 
 int rpc_server_shutdown(struct ctx *ctx, struct rpc_server *s, struct err *err)
 {
-    struct err ignored = ERR_INIT; /* that time is up is told below */
+    struct err ignored = ERR_INIT; /* a timeout is logged below */
 
     s->stopping = true;
     cancel_fire(&s->accepting, ERR_UNAVAILABLE, "the server is shutting down");
@@ -236,13 +236,13 @@ int rpc_server_shutdown(struct ctx *ctx, struct rpc_server *s, struct err *err)
             break;
     await_hang_up(ctx, s);
     if (s->n_calls > 0)
-        log_warn(ctx, "requests cut off by shutdown", F_U("requests", s->n_calls));
+        log_warn(ctx, "shutdown cancels requests in flight", F_U("requests", s->n_calls));
     cancel_fire(&s->life, ERR_UNAVAILABLE, "the server is shutting down");
 
     struct ctx last = ctx_limited(s->loop, RPC_LET_GO_LIMIT);
 
     while (s->refs > 1)
         if (waitq_wait(&last, &s->changed, "rpc fibers", err) < 0)
-            return err_wrap(err, "%u requests do not end", s->n_calls);
+            return err_wrap(err, "%u requests did not end", s->n_calls);
     return 0;
 }

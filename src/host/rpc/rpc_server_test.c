@@ -7,7 +7,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-TEST_FIBER(vectors_to_the_byte)
+TEST_FIBER(answers_match_the_vectors_byte_for_byte)
 {
     struct fake f = { 0 };
     struct rpc_server *s = fake_server(ctx->loop, &f);
@@ -25,8 +25,8 @@ TEST_FIBER(vectors_to_the_byte)
     peer_expect_end(ctx, peer);
 }
 
-/* No method of ours streams: T8 opens a stream, T9 and T11 are its data. */
-TEST_FIBER(a_client_that_opens_a_stream_is_refused_and_the_connection_goes_on)
+/* This server has no streaming method: T8 opens a stream, T9 and T11 are its data. */
+TEST_FIBER(opening_a_stream_is_refused_and_the_connection_stays_open)
 {
     struct fake f = { 0 };
     struct rpc_server *s = fake_server(ctx->loop, &f);
@@ -47,7 +47,7 @@ TEST_FIBER(a_client_that_opens_a_stream_is_refused_and_the_connection_goes_on)
     peer_frame(ctx, peer, 3, TTRPC_DATA, TTRPC_CLOSED | TTRPC_NO_DATA, (struct pb_slice){ 0 });
     peer_expect(ctx, peer, 3, ERR_INVALID, "stream 3 is not open");
     ASSERT_EQ(f.calls, 0);
-    /* That it sends no more is true of every request. */
+    /* Every unary request has the flag for "no more data". */
     peer_frame(ctx, peer, 5, TTRPC_REQUEST, TTRPC_CLOSED, SLICE(body));
     peer_expect(ctx, peer, 5, 0, "");
     ASSERT_EQ(f.calls, 1);
@@ -107,8 +107,8 @@ TEST_FIBER(a_request_is_a_span_of_the_clients_trace_unless_that_is_not_sampled)
     end_server(ctx, s);
 }
 
-/* As containerd does when it is restarted. */
-TEST_VIRTUAL(a_method_with_a_limit_goes_on_without_its_client)
+/* A restarting containerd closes its connection. */
+TEST_VIRTUAL(a_method_with_a_limit_continues_after_its_client_disconnects)
 {
     struct fake f = { 0 };
     struct rpc_server *s = fake_server(ctx->loop, &f);
@@ -127,7 +127,7 @@ TEST_VIRTUAL(a_method_with_a_limit_goes_on_without_its_client)
     end_server(ctx, s);
 }
 
-TEST_FIBER(a_frame_may_come_byte_by_byte_and_several_at_once)
+TEST_FIBER(frames_may_arrive_byte_by_byte_or_several_at_once)
 {
     struct fake f = { 0 };
     struct rpc_server *s = fake_server(ctx->loop, &f);
@@ -150,7 +150,7 @@ TEST_FIBER(a_frame_may_come_byte_by_byte_and_several_at_once)
     end_server(ctx, s);
 }
 
-TEST_FIBER(what_is_not_there_is_unimplemented)
+TEST_FIBER(unknown_services_and_methods_are_unimplemented)
 {
     struct fake f = { 0 };
     struct rpc_server *s = fake_server(ctx->loop, &f);
@@ -172,22 +172,22 @@ TEST_FIBER(what_is_not_there_is_unimplemented)
     end_server(ctx, s);
 }
 
-TEST_FIBER(bad_stream_ids_are_answered_and_the_connection_goes_on)
+TEST_FIBER(invalid_stream_ids_get_an_error_and_the_connection_stays_open)
 {
     struct fake f = { 0 };
     struct rpc_server *s = fake_server(ctx->loop, &f);
     AUTO(stream_free) struct stream *peer = peer_of(ctx, s);
 
     peer_request(ctx, peer, 2, TASK_V2, "Connect", "c1", 0);
-    peer_expect(ctx, peer, 2, ERR_INVALID, "a client's stream ids are odd");
+    peer_expect(ctx, peer, 2, ERR_INVALID, "invalid stream id");
     peer_request(ctx, peer, 0, TASK_V2, "Connect", "c1", 0);
-    peer_expect(ctx, peer, 0, ERR_INVALID, "a client's stream ids are odd");
+    peer_expect(ctx, peer, 0, ERR_INVALID, "invalid stream id");
     peer_request(ctx, peer, 9, TASK_V2, "Connect", "c1", 0);
     peer_expect(ctx, peer, 9, 0, "");
     peer_request(ctx, peer, 9, TASK_V2, "Connect", "c1", 0);
-    peer_expect(ctx, peer, 9, ERR_INVALID, "stream ids must increase");
+    peer_expect(ctx, peer, 9, ERR_INVALID, "invalid stream id");
     peer_request(ctx, peer, 7, TASK_V2, "Connect", "c1", 0);
-    peer_expect(ctx, peer, 7, ERR_INVALID, "stream ids must increase");
+    peer_expect(ctx, peer, 7, ERR_INVALID, "invalid stream id");
     peer_frame(ctx, peer, 11, TTRPC_DATA, 0, pb_slice_of("xyz"));
     peer_expect(ctx, peer, 11, ERR_INVALID, "stream 11 is not open");
     peer_request(ctx, peer, UINT32_MAX, TASK_V2, "Connect", "c1", 0);
@@ -231,7 +231,7 @@ TEST_FIBER(a_frame_that_is_too_long_is_refused_and_the_next_one_answered)
     peer_send(ctx, peer, header, sizeof(header));
     send_zeros(ctx, peer, TTRPC_BODY_MAX + 1);
     peer_expect(ctx, peer, 1, ERR_EXHAUSTED, "message length 4194305 exceeds");
-    /* The longest that may be is read, and is no request. */
+    /* A body of the maximum length is read, and is not a request. */
     ttrpc_header_encode(&(struct ttrpc_header){ TTRPC_BODY_MAX, 1, TTRPC_REQUEST, 0 }, header);
     peer_send(ctx, peer, header, sizeof(header));
     send_zeros(ctx, peer, TTRPC_BODY_MAX);
@@ -241,7 +241,7 @@ TEST_FIBER(a_frame_that_is_too_long_is_refused_and_the_next_one_answered)
     end_server(ctx, s);
 }
 
-TEST_FIBER(garbage_is_no_message)
+TEST_FIBER(garbage_is_refused_as_an_invalid_message)
 {
     struct fake f = { 0 };
     struct rpc_server *s = fake_server(ctx->loop, &f);
@@ -261,27 +261,27 @@ TEST_FIBER(garbage_is_no_message)
     end_server(ctx, s);
 }
 
-TEST_FIBER(what_a_handler_says_is_what_is_sent)
+TEST_FIBER(a_handlers_result_is_sent_as_the_answer)
 {
     struct fake f = { 0 };
     struct rpc_server *s = fake_server(ctx->loop, &f);
     AUTO(stream_free) struct stream *peer = peer_of(ctx, s);
 
     peer_request(ctx, peer, 1, TASK_V2, "State", "silent", 0);
-    peer_expect(ctx, peer, 1, ERR_INTERNAL, "State failed without saying why");
+    peer_expect(ctx, peer, 1, ERR_INTERNAL, "State failed without an error message");
     peer_request(ctx, peer, 3, TASK_V2, "State", "tried", 0);
     peer_expect(ctx, peer, 3, 0, "");
     peer_request(ctx, peer, 5, TASK_V2, "State", "bad", 0);
     peer_expect(ctx, peer, 5, ERR_INTERNAL, "a string in containerd.task.v3.StateResponse");
-    /* Longer than a frame may be: an error instead, and the connection lives. */
+    /* Longer than a frame may be: the answer is an error, and the connection stays open. */
     peer_request(ctx, peer, 7, TASK_V2, "Pids", "1100000", 0);
-    peer_expect(ctx, peer, 7, ERR_EXHAUSTED, "a PidsResponse of 4400000 bytes is too long");
+    peer_expect(ctx, peer, 7, ERR_EXHAUSTED, "a PidsResponse of 4400000 bytes exceeds");
     peer_request(ctx, peer, 9, TASK_V2, "Pids", "1000000", 0);
     peer_expect(ctx, peer, 9, 0, "");
     end_server(ctx, s);
 }
 
-TEST_FIBER(a_thousand_waits_hold_up_nothing)
+TEST_FIBER(a_thousand_waits_do_not_block_other_requests)
 {
     struct fake f = { 0 };
     struct rpc_server *s = fake_server(ctx->loop, &f);
@@ -312,7 +312,7 @@ TEST_FIBER(too_many_requests_in_flight_are_refused)
     peer_request(ctx, peer, id, TASK_V2, "Connect", "c1", 0);
     peer_expect(ctx, peer, id, ERR_EXHAUSTED, "too many requests in flight");
     ASSERT_EQ(rpc_server_stats(s).calls, RPC_CALLS_PER_CONN);
-    /* Other clients are not hurt. */
+    /* Other clients are not affected. */
     AUTO(stream_free) struct stream *other = peer_of(ctx, s);
 
     peer_send_vector(ctx, other, "T1");
@@ -367,7 +367,7 @@ TEST_FIBER(memory_of_requests_in_flight_is_bounded)
     end_server(ctx, s);
 }
 
-TEST_FIBER(a_client_that_goes_cancels_its_requests_and_nothing_else)
+TEST_FIBER(a_client_that_disconnects_cancels_only_its_own_requests)
 {
     struct fake f = { 0 };
     struct rpc_server *s = fake_server(ctx->loop, &f);
@@ -387,7 +387,7 @@ TEST_FIBER(a_client_that_goes_cancels_its_requests_and_nothing_else)
     end_server(ctx, s);
 }
 
-TEST_FIBER(a_connection_may_end_anywhere)
+TEST_FIBER(a_connection_may_close_at_any_byte)
 {
     struct fake f = { 0 };
     struct rpc_server *s = fake_server(ctx->loop, &f);
@@ -404,7 +404,7 @@ TEST_FIBER(a_connection_may_end_anywhere)
     end_server(ctx, s);
 }
 
-TEST_FIBER(a_half_open_connection_costs_nothing)
+TEST_FIBER(a_half_open_connection_uses_no_requests)
 {
     struct fake f = { 0 };
     struct rpc_server *s = fake_server(ctx->loop, &f);
@@ -418,9 +418,9 @@ TEST_FIBER(a_half_open_connection_costs_nothing)
     end_server(ctx, s);
 }
 
-/* Asks for much and reads nothing. First it is not served any more, then, as what was begun is
- * answered, it is cut off. */
-TEST_FIBER(a_client_that_does_not_read_is_cut_off)
+/* The client requests much data and reads nothing. First its new requests are not started, then,
+ * when the started ones are answered, it is disconnected. */
+TEST_FIBER(a_client_that_does_not_read_is_disconnected)
 {
     struct fake f = { 0 };
     struct rpc_server *s = fake_server(ctx->loop, &f);
@@ -435,7 +435,7 @@ TEST_FIBER(a_client_that_does_not_read_is_cut_off)
     end_server(ctx, s);
 }
 
-TEST_FIBER(a_slow_reader_is_waited_for_and_gets_everything)
+TEST_FIBER(a_slow_reader_gets_all_answers)
 {
     struct fake f = { 0 };
     struct rpc_server *s = fake_server(ctx->loop, &f);
@@ -452,7 +452,7 @@ TEST_FIBER(a_slow_reader_is_waited_for_and_gets_everything)
     end_server(ctx, s);
 }
 
-TEST_FIBER(many_connections)
+TEST_FIBER(many_connections_work)
 {
     struct fake f = { 0 };
     struct rpc_server *s = fake_server(ctx->loop, &f);
@@ -491,8 +491,8 @@ TEST_FIBER(a_failed_request_is_logged_once_and_a_good_one_is_not)
     end_server(ctx, s);
 }
 
-/* containerd kills each exec once more after its end. */
-TEST_FIBER(the_expected_answer_that_something_is_gone_is_not_an_error)
+/* containerd kills each exec again after its exit. */
+TEST_FIBER(an_expected_not_found_is_not_logged_as_an_error)
 {
     struct fake f = { 0 };
     struct rpc_server *s = fake_server(ctx->loop, &f);
@@ -507,18 +507,19 @@ TEST_FIBER(the_expected_answer_that_something_is_gone_is_not_an_error)
     peer_expect(ctx, peer, 3, ERR_INTERNAL, "State failed");
     log_init(2, LOG_OFF, LOG_LOGFMT);
     ASSERT(pread(fd, text, sizeof(text) - 1, 0) > 0);
-    ASSERT_HAS(text, "level=debug msg=\"request for what is gone\" operation=State");
+    ASSERT_HAS(text,
+               "level=debug msg=\"request for something that no longer exists\" operation=State");
 
     const char *failed = strstr(text, "level=warn");
 
     ASSERT(failed && !strstr(failed + 1, "level=warn"));
     ASSERT_HAS(failed, "msg=\"request failed\" operation=State cid=silent");
-    ASSERT_HAS(failed, "State failed without saying why");
+    ASSERT_HAS(failed, "State failed without an error message");
     end_server(ctx, s);
 }
 
-/* Its client has no answer: the log is the only trace. */
-TEST_VIRTUAL(a_request_that_fails_after_its_client_has_gone_is_logged)
+/* Its client gets no answer, so only the log shows the failure. */
+TEST_VIRTUAL(a_request_that_fails_after_its_client_disconnected_is_logged)
 {
     struct fake f = { 0 };
     struct rpc_server *s = fake_server(ctx->loop, &f);
@@ -550,8 +551,8 @@ static unsigned lines_with(int fd, const char *words)
     return n;
 }
 
-/* The kubelet asks every 10 s, as long as the pod lives. */
-TEST_VIRTUAL(a_minor_request_that_fails_for_ever_is_a_warning_every_ten_minutes)
+/* The kubelet calls every 10 s as long as the pod exists. */
+TEST_VIRTUAL(a_minor_request_that_keeps_failing_is_a_warning_every_ten_minutes)
 {
     struct fake f = { 0 };
     struct rpc_server *s = fake_server(ctx->loop, &f);
@@ -600,7 +601,7 @@ static void add_wrong_table(void *arg)
     rpc_server_add(s, TASK_V2, &wrong, NULL);
 }
 
-TEST(a_table_that_does_not_fit_is_a_bug)
+TEST(a_table_that_does_not_match_its_proto_aborts)
 {
     static struct rpc_method wrong[] = {
         RPC_METHOD("Kill", other_request, struct fake, ConnectRequest, Empty),
@@ -610,5 +611,5 @@ TEST(a_table_that_does_not_fit_is_a_bug)
     };
 
     for (size_t i = 0; i < ARRAY_LEN(wrong); i++)
-        ASSERT_ABORTS(add_wrong_table, &wrong[i], "does not fit its .proto at");
+        ASSERT_ABORTS(add_wrong_table, &wrong[i], "does not match its .proto at");
 }

@@ -15,7 +15,7 @@
 
 #define QUEUE_FULL_RETRY (10 * NS_PER_MS) /* a unix socket cannot be polled for its queue */
 
-/* A socket of that address' kind. */
+/* Opens a socket for this kind of address. */
 static int open_socket(const char *address, struct sockaddr_un *sa, socklen_t *ret_len, int *ret_fd,
                        struct err *err)
 {
@@ -25,8 +25,8 @@ static int open_socket(const char *address, struct sockaddr_un *sa, socklen_t *r
     if (path[0] != '/' && path[0] != '@')
         return err_set(err, ERR_INVALID, "socket address \"%s\" is not an absolute path", address);
     if (len > RPC_PATH_MAX)
-        return err_set(err, ERR_INVALID, "socket path of %zu bytes, at most %d: %s", len,
-                       RPC_PATH_MAX, path);
+        return err_set(err, ERR_INVALID, "the socket path has %zu bytes; the maximum is %d: %s",
+                       len, RPC_PATH_MAX, path);
     *sa = (struct sockaddr_un){ .sun_family = AF_UNIX };
     memcpy(sa->sun_path, path, len + 1);
     *ret_len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len + 1);
@@ -47,7 +47,7 @@ int rpc_sock_listen(const char *address, int *ret_fd, struct err *err)
     if (open_socket(address, &sa, &len, &fd, err) < 0)
         return -1;
 
-    /* From birth, so that there is no moment at which others may connect. */
+    /* The mode is set before bind, so that other users cannot connect at any time. */
     mode_t mask = umask(0177);
     int r = bind(fd, (struct sockaddr *)&sa, len), bind_errno = errno;
 
@@ -57,7 +57,7 @@ int rpc_sock_listen(const char *address, int *ret_fd, struct err *err)
     if (listen(fd, RPC_BACKLOG) < 0) {
         (void)err_sys(err, errno, "listen on %s", address);
         if (sa.sun_path[0])
-            (void)unlink(sa.sun_path); /* nobody was told of it yet */
+            (void)unlink(sa.sun_path); /* no client knows it yet */
         return -1;
     }
     *ret_fd = TAKE_FD(fd);

@@ -1,13 +1,14 @@
 /* rpc_stream.c - streams: calls with any number of messages in both directions
- * (containerd-contract.md §1.8). The connection's reader queues what the client sends; ttrpc has no
- * flow control, so a client that fills the queue has its stream ended. */
+ * (docs/reference/containerd-contract.md §1.8). The connection's reader queues the client's
+ * messages. ttrpc has no flow control, so the stream of a client that fills the queue is ended. */
 #include "base/stream.h"
 #include "host/rpc/rpc_priv.h"
 #include <stdlib.h>
 
-/* What a message takes, with its parts on the heap: an empty one is not free. */
+/* Memory of a message including its heap blocks: an empty one needs memory as well. */
 #define MESSAGE_COST(len) ((len) + sizeof(struct message) + 32)
-/* 64 KiB that the client may send, each byte in a message of its own (with its type, 60 bytes). */
+/* The client may send 64 KiB, in the worst case each byte as one message (60 bytes with its type).
+ */
 #define QUEUE_MAX (12u << 20)
 #define OUT_MAX (64u << 10) /* of the connection's queue: then a sender waits */
 
@@ -39,7 +40,7 @@ struct rpc_stream *rpc_stream_new(struct rpc_conn *c, uint32_t id,
     st->type = type;
     list_init(&st->in);
     waitq_init(&st->arrived);
-    /* Not the connection's: what arrived before it ended is still delivered. */
+    /* Not the connection's ctx: messages that arrived before its end are still delivered. */
     cancel_init(&st->cancel, &c->server->life);
     list_append(&c->streams, &st->node);
     c->wire.reads_on = true;
@@ -100,13 +101,14 @@ bool rpc_stream_has_room(struct rpc_conn *c, const struct ttrpc_header *h)
     size_t cost = MESSAGE_COST(h->len);
 
     if (st && (st->in_bytes + cost > QUEUE_MAX || cost > RPC_MEM_MAX - c->server->mem))
-        cancel_fire(&st->cancel, ERR_EXHAUSTED, "the client sends more than it was allowed to");
+        cancel_fire(&st->cancel, ERR_EXHAUSTED, "the client exceeded the limit of queued messages");
     return st && !st->cancel.fired && !st->client_done;
 }
 
 bool rpc_stream_put(struct rpc_conn *c, const struct ttrpc_header *h, uint8_t *body)
 {
-    struct rpc_stream *st = find(c, h->stream); /* it may have ended while the body was read */
+    struct rpc_stream *st =
+        find(c, h->stream); /* the stream may have ended while the body was read */
     AUTO(message_free) struct message *m = mem_new(struct message);
 
     *m = (struct message){ .body = body, .len = h->len };
@@ -162,7 +164,7 @@ static int put(struct rpc_stream *st, struct sbuf *frame, uint8_t flags, struct 
     struct rpc_conn *c = st->conn;
 
     if (rpc_wire_put(&c->wire, frame, st->id, TTRPC_DATA, flags) < 0)
-        return err_set(err, ERR_UNAVAILABLE, "the client has gone");
+        return err_set(err, ERR_UNAVAILABLE, "the client closed the connection");
     return rpc_wire_flush(&c->ctx, &c->wire, err);
 }
 

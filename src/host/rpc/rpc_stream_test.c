@@ -1,5 +1,4 @@
-/* Streams against a peer that writes frames by hand. What they are for: service/streaming_test.c.
- */
+/* Streams against a peer that writes frames by hand. service/streaming_test.c tests their use. */
 #include "api/streaming.pb-c.h"
 #include "fixture/rpc_fixture.h"
 #include "proto/pb.h"
@@ -55,7 +54,7 @@ static void peer_end(struct ctx *ctx, struct stream *peer)
     peer_frame(ctx, peer, 1, TTRPC_DATA, TTRPC_CLOSED | TTRPC_NO_DATA, (struct pb_slice){ 0 });
 }
 
-TEST_FIBER(messages_there_and_back_to_the_byte_and_the_end_of_a_connection_that_had_nothing_else)
+TEST_FIBER(messages_match_the_vectors_and_a_connection_with_only_streams_is_closed)
 {
     struct echo e = { 0 };
     struct fake f = { 0 };
@@ -73,7 +72,7 @@ TEST_FIBER(messages_there_and_back_to_the_byte_and_the_end_of_a_connection_that_
     end_server(ctx, s);
 }
 
-TEST_FIBER(a_connection_that_has_other_calls_stays_and_what_comes_too_late_is_ignored)
+TEST_FIBER(a_connection_with_other_calls_stays_open_and_late_messages_are_ignored)
 {
     struct echo e = { .fails = true };
     struct fake f = { 0 };
@@ -101,7 +100,7 @@ TEST_FIBER(a_connection_that_has_other_calls_stays_and_what_comes_too_late_is_ig
     end_server(ctx, s);
 }
 
-TEST_FIBER(a_client_that_floods_its_stream_has_it_ended_and_nothing_else)
+TEST_FIBER(only_the_stream_of_a_flooding_client_is_ended)
 {
     struct echo e = { 0 };
     struct fake f = { 0 };
@@ -122,7 +121,7 @@ TEST_FIBER(a_client_that_floods_its_stream_has_it_ended_and_nothing_else)
     end_server(ctx, s);
 }
 
-TEST_FIBER(what_arrived_before_the_client_hung_up_is_received)
+TEST_FIBER(messages_that_arrived_before_the_client_disconnected_are_received)
 {
     struct echo e = { 0 };
     struct fake f = { 0 };

@@ -34,7 +34,7 @@ TEST_VIRTUAL(a_timeout_ends_the_handler_and_its_answer_is_sent)
     end_server(ctx, s);
 }
 
-TEST_VIRTUAL(a_negative_timeout_is_over_but_the_handler_runs)
+TEST_VIRTUAL(a_negative_timeout_has_expired_but_the_handler_runs)
 {
     struct fake f = { 0 };
     struct rpc_server *s = fake_server(ctx->loop, &f);
@@ -72,7 +72,7 @@ TEST_VIRTUAL(without_a_timeout_a_wait_may_take_days)
     rpc_server_free(s);
 }
 
-TEST_VIRTUAL(a_clients_deadline_is_the_servers_too)
+TEST_VIRTUAL(the_server_gets_the_clients_deadline)
 {
     struct fake f = { 0 };
     struct rpc_server *s = fake_server(ctx->loop, &f);
@@ -85,7 +85,7 @@ TEST_VIRTUAL(a_clients_deadline_is_the_servers_too)
     ASSERT_EQ(loop_now(ctx->loop) - start, 2 * NS_PER_S);
     EVENTUALLY(ctx, f.waiting == 0);
     ASSERT_EQ(f.wait_code, ERR_DEADLINE);
-    /* The late answer was dropped; the connection is as good as ever. */
+    /* The late answer was dropped; the connection still works. */
     latch_set(&f.exited);
     ASSERT_OK(wait_call(ctx, c, "Wait", &err), err);
     end_server(ctx, s);
@@ -106,7 +106,7 @@ static void shot_main(void *arg)
     shot->result = wait_call(shot->ctx, shot->client, shot->method, &shot->err);
 }
 
-TEST_VIRTUAL(many_calls_in_flight_are_answered_each)
+TEST_VIRTUAL(each_of_many_calls_in_flight_is_answered)
 {
     struct fake f = { 0 };
     struct rpc_server *s = fake_server(ctx->loop, &f);
@@ -130,7 +130,7 @@ TEST_VIRTUAL(many_calls_in_flight_are_answered_each)
     end_server(ctx, s);
 }
 
-TEST_VIRTUAL(shutdown_waits_for_what_is_in_flight)
+TEST_VIRTUAL(shutdown_waits_for_requests_in_flight)
 {
     struct fake f = { 0 };
     struct rpc_server *s = fake_server(ctx->loop, &f);
@@ -159,7 +159,7 @@ static void shutdown_main(void *arg)
 }
 
 /* The end of a connection must not come together with the last answer. */
-TEST_VIRTUAL(at_shutdown_who_was_just_answered_may_hang_up_first)
+TEST_VIRTUAL(shutdown_lets_a_client_that_was_just_answered_disconnect_first)
 {
     struct fake f = { 0 };
     struct rpc_server *s = fake_server(ctx->loop, &f);
@@ -169,7 +169,7 @@ TEST_VIRTUAL(at_shutdown_who_was_just_answered_may_hang_up_first)
 
     peer_request(ctx, idle, 1, TASK_V2, "Connect", "c1", 0);
     peer_expect(ctx, idle, 1, 0, "");
-    ASSERT_OK(fiber_sleep(ctx, RPC_HANG_UP_LIMIT, &err), err); /* for it nobody waits any more */
+    ASSERT_OK(fiber_sleep(ctx, RPC_HANG_UP_LIMIT, &err), err); /* it waits no longer */
     peer_request(ctx, peer, 1, TASK_V2, "Connect", "c1", 0);
     peer_expect(ctx, peer, 1, 0, "");
 
@@ -186,7 +186,7 @@ TEST_VIRTUAL(at_shutdown_who_was_just_answered_may_hang_up_first)
     rpc_server_free(s);
 }
 
-TEST_VIRTUAL(while_it_shuts_down_new_requests_are_refused)
+TEST_VIRTUAL(new_requests_are_refused_during_shutdown)
 {
     struct fake f = { 0 };
     struct rpc_server *s = fake_server(ctx->loop, &f);
@@ -199,7 +199,7 @@ TEST_VIRTUAL(while_it_shuts_down_new_requests_are_refused)
     fiber_yield(ctx->loop);
     peer_request(ctx, peer, 3, TASK_V2, "Connect", "c1", 0);
     peer_expect(ctx, peer, 3, ERR_UNAVAILABLE, "the shim is shutting down");
-    peer_request(ctx, peer, 5, TASK_V2, "State", "c1", 0); /* whatever it was: it is gone */
+    peer_request(ctx, peer, 5, TASK_V2, "State", "c1", 0); /* all objects are gone by then */
     peer_expect(ctx, peer, 5, ERR_NOT_FOUND, "the shim is shutting down");
     ASSERT_EQ(end.result, 1);
     latch_set(&f.exited);
@@ -209,7 +209,7 @@ TEST_VIRTUAL(while_it_shuts_down_new_requests_are_refused)
     rpc_server_free(s);
 }
 
-TEST_VIRTUAL(shutdown_cuts_off_what_takes_too_long)
+TEST_VIRTUAL(shutdown_cancels_requests_that_take_too_long)
 {
     struct fake f = { 0 };
     struct rpc_server *s = fake_server(ctx->loop, &f);
@@ -230,7 +230,7 @@ TEST_VIRTUAL(shutdown_cuts_off_what_takes_too_long)
     rpc_server_free(s);
 }
 
-TEST_VIRTUAL(a_handler_that_does_not_let_go_is_told_of)
+TEST_VIRTUAL(a_handler_that_does_not_end_is_reported)
 {
     struct fake f = { .stuck = true };
     struct rpc_server *s = fake_server(ctx->loop, &f);
@@ -244,13 +244,13 @@ TEST_VIRTUAL(a_handler_that_does_not_let_go_is_told_of)
     start = loop_now(ctx->loop);
     ASSERT_FAIL(rpc_server_shutdown(&now, s, &err), err, ERR_DEADLINE);
     ASSERT_EQ(loop_now(ctx->loop) - start, RPC_LET_GO_LIMIT);
-    ASSERT_HAS(err.msg, "1 requests do not end");
-    /* It may still end later, on its own. */
+    ASSERT_HAS(err.msg, "1 requests did not end");
+    /* The handler may still end later. */
     rpc_server_free(s);
     latch_set(&f.exited);
 }
 
-TEST_VIRTUAL(a_server_that_vanishes_is_unavailable)
+TEST_VIRTUAL(calls_fail_with_unavailable_if_the_server_disappears)
 {
     struct stream *ours, *theirs;
     struct shot shot = { .ctx = ctx, .method = "Wait", .result = 1 };
@@ -280,7 +280,7 @@ TEST_VIRTUAL(freeing_the_client_ends_its_calls)
     end_server(ctx, s);
 }
 
-/* Whatever the order in which fibers run. */
+/* The result must not depend on the order in which fibers run. */
 static void seeded_main(void *arg)
 {
     struct loop *loop = arg;
@@ -323,7 +323,7 @@ TEST(any_schedule_gives_the_same_answers)
     }
 }
 
-/* Wait may take for ever; Pause (which waits here, too) is to end soon. */
+/* Wait has no limit; Pause, which waits here as well, has one. */
 TEST_VIRTUAL(a_request_that_takes_too_long_is_told_once_and_a_patient_one_never)
 {
     struct fake f = { .stuck = true };
@@ -344,6 +344,7 @@ TEST_VIRTUAL(a_request_that_takes_too_long_is_told_once_and_a_patient_one_never)
     log_init(2, LOG_OFF, LOG_LOGFMT);
     ASSERT(pread(fd, text, sizeof(text) - 1, 0) > 0);
     ASSERT_HAS(text, "level=warn msg=\"request not answered yet\" operation=Pause cid=c1 age=30");
+    ASSERT_HAS(text, "reason=SLOW_REQUEST");
     ASSERT(strchr(text, '\n') == strrchr(text, '\n'));
     latch_set(&f.exited);
     peer_expect(&long_ctx, peer, 1, 0, "");

@@ -39,7 +39,7 @@ void rpc_wire_release(struct rpc_wire *w)
 void rpc_wire_cut(struct rpc_wire *w)
 {
     w->broken = true;
-    (void)stream_shutdown(w->stream, SHUT_RDWR); /* the peer may have been faster */
+    (void)stream_shutdown(w->stream, SHUT_RDWR); /* fails if the peer closed it first */
     waitq_wake_all(&w->room);
 }
 
@@ -137,7 +137,7 @@ int rpc_in_read(struct ctx *ctx, struct rpc_in *in, void *data, size_t len, stru
                     : refill(ctx, in, &n, err)) < 0)
             return -1;
         if (n == 0)
-            return err_set(err, ERR_UNAVAILABLE, "the stream ended in a frame");
+            return err_set(err, ERR_UNAVAILABLE, "the connection closed in the middle of a frame");
         done += direct ? n : take(in, to, len - done);
     }
     return 0;

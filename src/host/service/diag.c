@@ -1,6 +1,6 @@
-/* diag.c - hcsshim's ShimDiag service: to look into a shim and its VM while both live, or while one
- * of them does not answer. Exit codes are told as they are (weak spot 25); a share is where it was
- * asked for, and the answer says where (weak spot 26). And lcow's own service, for lcow(1). */
+/* diag.c - hcsshim's ShimDiag service: inspects a shim and its VM, even if the guest does not
+ * answer. Exit codes are reported unchanged (weak spot 25). A share gets the requested path, and
+ * the answer names the path (weak spot 26). Also lcow's own service, for lcow(1). */
 #include "host/control/diag.h"
 #include "api/lcow.pb-c.h"
 #include "api/shimdiag.pb-c.h"
@@ -14,7 +14,7 @@
 
 #define ARGS_MAX 4096
 
-/* A process of DiagExecInHost while it runs. Its name is the path of its stdin. */
+/* A running process of DiagExecInHost. Its name is the path of its stdin. */
 struct diag_run {
     struct list node;
     const char *name;
@@ -28,7 +28,7 @@ static int exec_in_vm(struct ctx *ctx, struct service *s, const Diag__ExecProces
     uint32_t code = 0;
 
     if (req->n_args > ARGS_MAX)
-        return err_set(err, ERR_INVALID, "exec in the VM: %zu arguments, at most %d are allowed",
+        return err_set(err, ERR_INVALID, "exec in the VM: %zu arguments; the maximum is %d",
                        req->n_args, ARGS_MAX);
     argv = mem_zalloc((req->n_args + 1) * sizeof(*argv));
     for (size_t i = 0; i < req->n_args; i++)
@@ -53,8 +53,10 @@ static int exec_control(struct ctx *ctx, struct service *s, const Lcow__ExecCont
                         Lcow__ExecControlResponse *resp, struct err *err)
 {
     if (!req->stdin[0] || req->rows > UINT16_MAX || req->cols > UINT16_MAX)
-        return err_set(err, ERR_INVALID, "control of a process: no name, or a size beyond %u",
-                       UINT16_MAX);
+        return err_set(
+            err, ERR_INVALID,
+            "invalid request to control a process: stdin must be set, and sizes must be at most %u",
+            UINT16_MAX);
     LIST_FOR (struct diag_run, run, &s->diag_runs, node) {
         if (!str_eq(run->name, req->stdin))
             continue;
@@ -64,7 +66,7 @@ static int exec_control(struct ctx *ctx, struct service *s, const Lcow__ExecCont
                    ? diag_resize(ctx, &run->live, (uint16_t)req->rows, (uint16_t)req->cols, err)
                    : 0;
     }
-    return err_set(err, ERR_NOT_FOUND, "no process with stdin %s runs", req->stdin);
+    return err_set(err, ERR_NOT_FOUND, "no running process has stdin %s", req->stdin);
 }
 
 static int stacks(struct ctx *ctx, struct service *s, const Diag__StacksRequest *req,
@@ -85,12 +87,13 @@ struct tasks {
 
 static void add_process(void *arg, const struct process_view *v)
 {
-    /* The names that the original's clients know, by enum process_status. */
+    /* The names that clients of hcsshim know, by enum process_status. */
     static const char *const names[] = { "UNKNOWN", "CREATED", "RUNNING", "STOPPED", "PAUSED" };
     struct tasks *t = arg;
 
     if (v->exec_id[0]) {
-        Diag__Task *task = t->resp->tasks[t->resp->n_tasks - 1]; /* its container came before */
+        Diag__Task *task =
+            t->resp->tasks[t->resp->n_tasks - 1]; /* its container was added before */
         Diag__Exec *exec;
 
         if (!t->execs)
@@ -174,7 +177,7 @@ static int resize_disk(struct ctx *ctx, struct service *s, const Lcow__ResizeDis
 static int set_cpu_group(struct ctx *ctx, struct service *s, const Lcow__SetCpuGroupRequest *req,
                          Lcow__SetCpuGroupResponse *resp, struct err *err)
 {
-    return registry_set_cpu_group(s->opts.registry, req->name, err);
+    return registry_set_cpu_group(ctx, s->opts.registry, req->name, err);
 }
 
 #define DIAG(method, fn, Message, ...)                                                             \
@@ -195,7 +198,7 @@ static const struct rpc_service diag_service = { &diag__shim_diag__descriptor, m
                                                  ARRAY_LEN(methods) };
 
 static const struct rpc_method own_methods[] = {
-    LCOW(Inspect, inspect, .uncounted = true), /* a client that only looks does not need the shim */
+    LCOW(Inspect, inspect, .uncounted = true), /* monitoring alone does not keep the shim running */
     LCOW(ExecControl, exec_control),
     LCOW(Console, console),
     LCOW(Expect, expect),

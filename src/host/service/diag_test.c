@@ -29,8 +29,8 @@ static enum err_code exec_code(struct desk *d, struct ctx *ctx, bool terminal, c
     return err.code;
 }
 
-/* Weak spot 25: the original answers a command that fails with an error, and its code is lost. */
-TEST_VIRTUAL(ws25_the_exit_code_of_a_command_is_told)
+/* Weak spot 25: hcsshim answers with an error if a command fails, and its exit code is lost. */
+TEST_VIRTUAL(ws25_the_exit_code_of_a_command_is_reported)
 {
     struct desk d = { .fixture.guest_opts.exit_code = 3 };
     struct err err = ERR_INIT;
@@ -117,7 +117,7 @@ static struct fake_answer silent_about_stacks(void *arg, uint32_t type)
     return (struct fake_answer){ type == BRIDGE_DUMP_STACKS ? FAKE_SILENT : FAKE_ANSWER };
 }
 
-TEST_VIRTUAL(a_silent_guest_does_not_keep_the_hosts_stacks_back)
+TEST_VIRTUAL(the_hosts_stacks_are_printed_if_the_guest_does_not_answer)
 {
     struct desk d = { .fixture.guest_opts.decide = silent_about_stacks };
     Diag__StacksRequest req = DIAG__STACKS_REQUEST__INIT;
@@ -136,8 +136,8 @@ TEST_VIRTUAL(a_silent_guest_does_not_keep_the_hosts_stacks_back)
     desk_close(&d, ctx);
 }
 
-/* Weak spot 26: the original ignores the path, does not tell the real one, and leaks. */
-TEST_VIRTUAL(ws26_a_share_is_where_it_was_asked_for)
+/* Weak spot 26: hcsshim ignores the path, does not return the real one, and leaks. */
+TEST_VIRTUAL(ws26_a_share_gets_the_requested_path)
 {
     struct desk d = { 0 };
     Diag__ShareRequest req = DIAG__SHARE_REQUEST__INIT;
@@ -169,7 +169,7 @@ TEST_VIRTUAL(ws26_a_share_is_where_it_was_asked_for)
     desk_close(&d, ctx);
 }
 
-TEST_VIRTUAL(a_share_that_the_vm_cannot_mount_there_is_taken_back)
+TEST_VIRTUAL(a_share_that_the_vm_cannot_mount_is_rolled_back)
 {
     struct desk d = { .fixture.guest_opts.exit_code = 1 };
     Diag__ShareRequest req = DIAG__SHARE_REQUEST__INIT;
@@ -209,7 +209,7 @@ TEST_VIRTUAL(only_a_disk_of_a_running_vm_is_resized)
     desk_close(&d, ctx);
 }
 
-TEST_VIRTUAL(the_pid_is_told)
+TEST_VIRTUAL(the_pid_is_reported)
 {
     struct desk d = { 0 };
     Diag__PidRequest req = DIAG__PID_REQUEST__INIT;
@@ -256,7 +256,7 @@ static enum err_code control(struct desk *d, struct ctx *ctx, const char *name, 
     return err.code;
 }
 
-TEST_VIRTUAL(a_running_command_is_told_by_the_name_of_its_stdin)
+TEST_VIRTUAL(a_running_command_is_identified_by_its_stdin)
 {
     struct desk d = { .fixture.guest_opts.process_ns = 3 * NS_PER_S };
     struct background b = { .d = &d, .ctx = ctx };
@@ -298,7 +298,7 @@ static json_t *inspected(struct desk *d, struct ctx *ctx)
     return inspected_by(d, ctx, false);
 }
 
-/* What a container takes of the scratch disk, as inspect has it. */
+/* The space that a container uses on the scratch disk, from inspect. */
 static json_int_t scratch_bytes(struct desk *d, struct ctx *ctx, bool ask_guest)
 {
     AUTO(json_decref) json_t *doc = inspected_by(d, ctx, ask_guest);
@@ -309,7 +309,7 @@ static json_int_t scratch_bytes(struct desk *d, struct ctx *ctx, bool ask_guest)
     return json_is_null(bytes) ? -1 : json_integer_value(bytes);
 }
 
-TEST_VIRTUAL(inspect_asks_the_guest_only_if_it_is_to)
+TEST_VIRTUAL(inspect_queries_the_guest_only_on_request)
 {
     struct desk d = { .fixture.guest_opts.process_ns = 3600 * NS_PER_S };
     struct err err = ERR_INIT;
@@ -326,7 +326,7 @@ TEST_VIRTUAL(inspect_asks_the_guest_only_if_it_is_to)
     desk_close(&d, ctx);
 }
 
-TEST_VIRTUAL(inspect_tells_of_nothing_and_of_everything)
+TEST_VIRTUAL(inspect_works_without_and_with_a_vm)
 {
     struct desk d = { .fixture.guest_opts.process_ns = 3600 * NS_PER_S };
     struct err err = ERR_INIT;

@@ -20,7 +20,7 @@ TEST(types_that_containerd_sends_are_known)
     ASSERT_EQ(type_of("containerd.linux.runc.CreateOptions"), OPTIONS_NONE);
     ASSERT_EQ(type_of("google.protobuf.Empty"), OPTIONS_NONE);
     ASSERT_EQ(type_of(""), OPTIONS_NONE);
-    ASSERT_EQ(type_of("c1"), OPTIONS_NONE); /* bytes that are no Any */
+    ASSERT_EQ(type_of("c1"), OPTIONS_NONE); /* bytes that are not an Any */
 }
 
 TEST(any_other_type_is_refused_by_its_name)

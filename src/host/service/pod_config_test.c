@@ -34,7 +34,7 @@ static void refused(Cri__PodSandboxConfig *c, const char *words)
     ASSERT_HAS(err.msg, words);
 }
 
-TEST(what_is_the_hosts_is_refused_by_its_name)
+TEST(namespaces_of_the_host_are_refused_by_name)
 {
     AUTO(pb_free) Cri__PodSandboxConfig *c = pb_new(&cri__pod_sandbox_config__descriptor);
     AUTO(pod_config_release) struct pod_config good = { 0 };
@@ -57,7 +57,7 @@ TEST(what_is_the_hosts_is_refused_by_its_name)
     ASSERT(!strstr(good.json, "uidMappings"));
 }
 
-TEST(a_user_namespace_is_handed_on)
+TEST(a_user_namespace_is_passed_on)
 {
     AUTO(pb_free) Cri__PodSandboxConfig *c = pb_new(&cri__pod_sandbox_config__descriptor);
     AUTO(pod_config_release) struct pod_config config = { 0 };

@@ -1,5 +1,6 @@
-/* sandbox.c - containerd's Sandbox service (containerd-contract.md §4). Status, Platform and Wait
- * are answered from memory: they must work while the guest does not. */
+/* sandbox.c - containerd's Sandbox service (docs/reference/containerd-contract.md §4). Status,
+ * Platform and Wait are answered from memory, so that they work even if the guest does not answer.
+ */
 #include "host/control/sandbox.h"
 #include "api/cri.pb-c.h"
 #include "api/sandbox.pb-c.h"
@@ -16,7 +17,8 @@
 
 #define CRI "io.kubernetes.cri."
 
-/* For what finishes even if its client leaves; what the controllers wait for has smaller limits. */
+/* Limits of calls that continue after their client disconnects; waits inside have shorter limits.
+ */
 #define START_LIMIT (600 * NS_PER_S)
 #define STOP_LIMIT (120 * NS_PER_S) /* beyond the caller's timeout */
 #define STOP_TIMEOUT_MAX_S 86400u
@@ -29,7 +31,9 @@
 #error "Go's name of this architecture is missing"
 #endif
 
-/* --- what CRI says of a pod, as the little of an OCI spec that control/sandbox.h takes --- */
+/* --- CRI's PodSandboxConfig, converted to the parts of an OCI spec that control/sandbox.h needs
+ * ---
+ */
 
 void pod_config_release(struct pod_config *s)
 {
@@ -40,7 +44,8 @@ void pod_config_release(struct pod_config *s)
     *s = (struct pod_config){ 0 };
 }
 
-/* As containerd names a sandbox's cgroup (podsandbox): below its parent, or as systemd has it. */
+/* The cgroup of a sandbox, named like containerd's podsandbox does: below its parent, or in
+ * systemd's form. */
 static char *cgroups_path(const char *parent, const char *id)
 {
     const char *slash = strrchr(parent, '/');
@@ -130,8 +135,8 @@ static void add_words(struct sbuf *out, const char *key, const char *const *word
         sbuf_addc(out, '\n');
 }
 
-/* As containerd writes the file of a pod that has a pause container. The bridge's messages know
- * servers and domains only, and come with an interface, of which a pod may have none. */
+/* The same content that containerd writes for a pod with a pause container. The bridge's messages
+ * have only servers and domains, and belong to an interface, which a pod may not have. */
 static json_t *resolv_conf_of(const Cri__DNSConfig *dns)
 {
     AUTO(sbuf_release) struct sbuf out = { 0 };
@@ -193,12 +198,12 @@ int pod_config_read(const CreateSandboxRequest *req, struct pod_config *ret, str
     if (!type[0] || str_eq(type, "google.protobuf.Empty"))
         return 0;
     if (!str_eq(type, "runtime.v1.PodSandboxConfig"))
-        return err_set(err, ERR_INVALID,
-                       "options are \"%.100s\": only runtime.v1.PodSandboxConfig, "
-                       "runtimeoptions.v1.Options and containerd.runhcs.v1.Options",
-                       type);
+        return err_because(err, REASON_INVALID_OPTIONS, ERR_INVALID,
+                           "unsupported options \"%.100s\": must be runtime.v1.PodSandboxConfig, "
+                           "runtimeoptions.v1.Options or containerd.runhcs.v1.Options",
+                           type);
     if (pb_any_unpack(req->options, &cri__pod_sandbox_config__descriptor, (void **)&c) < 0)
-        return err_set(err, ERR_INVALID, "the PodSandboxConfig cannot be read");
+        return err_set(err, ERR_INVALID, "invalid PodSandboxConfig: it does not decode");
     ret->config = c;
     l = c->linux_config;
     if (check_namespaces(l ? l->security_context : NULL, req->netns_path, err) < 0)
@@ -213,7 +218,7 @@ int pod_config_read(const CreateSandboxRequest *req, struct pod_config *ret, str
 
 /* --- the service --- */
 
-/* As hcsshim's clients send them; the pod is in the bundle then. */
+/* For clients of hcsshim, which send runtime options; the pod is then described in the bundle. */
 static bool has_runtime_options(const CreateSandboxRequest *req)
 {
     enum options_type type = OPTIONS_NONE;
@@ -235,11 +240,12 @@ static int create(struct ctx *ctx, struct service *s, const CreateSandboxRequest
     if (service_check_id("sandbox id", req->sandbox_id, err) < 0)
         return -1;
     if (s->refusing)
-        return err_set(err, ERR_UNAVAILABLE, "this shim is shutting down and takes no sandbox %s",
-                       req->sandbox_id);
+        return err_because(err, REASON_SHIM_LEAVING, ERR_UNAVAILABLE,
+                           "the shim is shutting down and cannot create sandbox %s; retry",
+                           req->sandbox_id);
     if (req->n_rootfs > 0)
         return err_set(err, ERR_UNIMPLEMENTED,
-                       "sandbox %s comes with a root file system: a VM has its own",
+                       "sandbox %s has a root file system, which is unsupported: a VM has its own",
                        req->sandbox_id);
     if ((has_runtime_options(req) ? service_take_options(s, req->options, err)
                                   : pod_config_read(req, &config, err)) < 0)
@@ -336,7 +342,7 @@ static int ping(struct ctx *ctx, struct service *s, const PingRequest *req, Ping
 static int shut_down(struct ctx *ctx, struct service *s, const ShutdownSandboxRequest *req,
                      ShutdownSandboxResponse *resp, struct err *err)
 {
-    /* Whoever never heard of it has nothing to shut down either. */
+    /* If the sandbox does not exist, there is nothing to shut down. */
     if (sandbox_shutdown(ctx, s->opts.registry, req->sandbox_id, err) < 0) {
         if (err->code != ERR_NOT_FOUND)
             return -1;
@@ -357,8 +363,8 @@ static json_t *nic_numbers(const struct sandbox_nic *n)
                      (json_int_t)n->stats.tx_errors, "tx_dropped", (json_int_t)n->stats.tx_dropped);
 }
 
-/* The whole VM, as the host sees it, in the words of a container's numbers; processes and their
- * deaths by want of memory are the guest's to tell. */
+/* Metrics of the whole VM, as the host measures them, in the format of a container's metrics.
+ * Process counts and OOM kills come from the guest. */
 static json_t *numbers_of(const struct sandbox_stats *v)
 {
     json_t *nics = json_array();

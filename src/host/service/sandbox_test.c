@@ -1,5 +1,5 @@
-/* sandbox_test.c - the Sandbox service behind real frames: containerd's sequences (contract §10.5),
- * what repeats, what is refused. */
+/* sandbox_test.c - the Sandbox service with real frames: containerd's sequences (contract §10.5),
+ * repeated calls, refused calls. */
 #include "api/cgroups_v2.pb-c.h"
 #include "api/cri.pb-c.h"
 #include "api/sandbox.pb-c.h"
@@ -18,7 +18,7 @@ static int call(struct desk *d, struct ctx *ctx, const char *method, const void 
     return rpc_client_call(ctx, d->client, SERVICE_SANDBOX, method, req, m->output, ret, err);
 }
 
-/* Of a request with nothing but the id. */
+/* The code of a request that has only the id. */
 static enum err_code code_of(struct desk *d, struct ctx *ctx, const char *method, const char *id)
 {
     const ProtobufCMethodDescriptor *m =
@@ -117,7 +117,7 @@ TEST_VIRTUAL(a_pod_as_cri_runs_it)
     ASSERT_EQ(desk_try_create(&d, &root, "c", &err), ERR_NONE);
     desk_start(&d, &root, "c", "");
     ASSERT_EQ(desk_code(&d, &root, "Pids", &pids_request__descriptor, "s", "", &err),
-              ERR_NOT_FOUND); /* tolerated by containerd, and asked after a restart */
+              ERR_NOT_FOUND); /* containerd tolerates it */
     ASSERT_EQ(desk_kill(&d, &root, "c", "", 9, false, &err), ERR_NONE);
     ASSERT_EQ(desk_wait(&d, &root, "c", ""), 137);
     desk_delete(&d, &root, "c", "");
@@ -154,7 +154,7 @@ TEST_VIRTUAL(everything_before_create_is_not_found)
     desk_close(&d, ctx);
 }
 
-TEST_VIRTUAL(what_a_vm_cannot_be_is_refused_before_there_is_one)
+TEST_VIRTUAL(unsupported_settings_are_refused_before_the_vm_starts)
 {
     struct desk d = { 0 };
     struct err err = ERR_INIT;
@@ -185,7 +185,7 @@ TEST_VIRTUAL(what_a_vm_cannot_be_is_refused_before_there_is_one)
     desk_close(&d, ctx);
 }
 
-TEST_VIRTUAL(ws21_verbose_status_tells_what_the_vm_is)
+TEST_VIRTUAL(ws21_verbose_status_describes_the_vm)
 {
     struct desk d = { .fixture.guest_opts.process_ns = 900 * NS_PER_S };
     struct ctx root = ctx_root(ctx->loop);
@@ -241,9 +241,9 @@ TEST_VIRTUAL(metrics_are_those_of_the_whole_vm)
     desk_close(&d, &root);
 }
 
-/* An error in the log keeps a shim's journal after its end: questions are asked of what has ended,
- * again and again. */
-TEST_VIRTUAL(questions_about_a_stopped_sandbox_are_no_errors_in_the_log)
+/* An error in the log keeps the journal after the shim's exit, and clients repeat queries about
+ * stopped sandboxes. */
+TEST_VIRTUAL(queries_about_a_stopped_sandbox_log_no_errors)
 {
     static const char *const questions[] = { "SandboxStatus", "PingSandbox", "SandboxMetrics",
                                              "Platform", "WaitSandbox" };
@@ -291,7 +291,7 @@ static void wait_for_end(void *arg)
     w->done = true;
 }
 
-TEST_VIRTUAL(waits_are_answered_when_it_ends_and_not_before)
+TEST_VIRTUAL(waits_are_answered_when_the_sandbox_stops_and_not_before)
 {
     struct desk d = { .fixture.guest_opts.process_ns = 900 * NS_PER_S };
     struct ctx root = ctx_root(ctx->loop);

@@ -1,4 +1,4 @@
-/* service.c - the object behind the services, and what their handlers share. */
+/* service.c - the object behind the services, and code that their handlers share. */
 #include "base/clock.h"
 #include "base/loop.h"
 #include "base/str.h"
@@ -70,7 +70,7 @@ uint64_t service_expects(const struct service *s)
 void service_expect(struct service *s)
 {
     if (service_expects(s) == 0)
-        s->expected = 0; /* those of before never came */
+        s->expected = 0; /* earlier announced ones did not arrive in time */
     s->expected++;
     s->expected_until = loop_now(s->opts.loop) + EXPECT_LIMIT;
     service_changed(s);
@@ -137,15 +137,16 @@ int service_options_type(const char *type_url, enum options_type *ret, struct er
             return 0;
         }
     }
-    /* Of runc's first shim; and bytes that are no Any at all, whose first field is no type. */
+    /* Options of runc's first shim, and bytes that are not an Any, whose first field is not a type.
+     */
     if (str_starts(name, "containerd.linux.runc.") || !strchr(name, '.')) {
         *ret = OPTIONS_NONE;
         return 0;
     }
-    return err_set(err, ERR_INVALID,
-                   "runtime options of type \"%.100s\" are not understood: "
-                   "runtimeoptions.v1.Options and containerd.runhcs.v1.Options are",
-                   type_url);
+    return err_because(err, REASON_INVALID_OPTIONS, ERR_INVALID,
+                       "unsupported runtime options of type \"%.100s\": must be "
+                       "runtimeoptions.v1.Options or containerd.runhcs.v1.Options",
+                       type_url);
 }
 
 int service_take_options(struct service *s, const Any *options, struct err *err)

@@ -1,7 +1,7 @@
 /* service.h - containerd's Task service, under its v2 and v3 names, its Sandbox and Streaming
- * services; hcsshim's ShimDiag service; and lcow's own, for lcow(1) and `start`. Each call is
- * checked, given to one controller, answered. Holds no state of containers; knows whether it was
- * asked to leave.
+ * services; hcsshim's ShimDiag service; and lcow's own, for lcow(1) and `start`. A handler checks
+ * the call, calls one controller and answers. Holds no state of containers; records whether
+ * Shutdown was called.
  *
  * Life: new -> add to a server -> refuse (when leaving) -> free after the server's shutdown. Never
  * waits outside its handlers. */
@@ -29,12 +29,12 @@ struct service_opts {
     struct loop *loop;
     struct registry *registry; /* borrows */
     bool stats_v2;             /* statistics in the type of cgroup v2, else of v1 */
-    /* A container came or went, or Shutdown was called. May not wait. May be NULL. */
+    /* A container was created or deleted, or Shutdown was called. Must not wait. May be NULL. */
     void (*on_change)(void *arg);
-    /* A container exists now: its bundle and the host pid that stands for it. May be NULL. */
+    /* A container was created: its bundle and the host pid that represents it. May be NULL. */
     void (*on_created)(void *arg, const char *id, const char *bundle, uint32_t pid);
-    /* Runtime options of a Create or CreateSandbox: takes them, or says why not. May not wait. May
-     * be NULL. */
+    /* Applies the runtime options of a Create or CreateSandbox, or fails. Must not wait. May be
+     * NULL. */
     int (*on_options)(void *arg, const struct Any *options, struct err *err);
     void *arg;
 };
@@ -42,22 +42,22 @@ struct service *service_new(const struct service_opts *o);
 void service_free(struct service *s);
 AUTO_DEFINE(struct service *, service_free);
 void service_add_to(struct service *s, struct rpc_server *server);
-/* ShimDiag and lcow's own alone: to look into a VM that containerd does not know. */
+/* Adds only ShimDiag and lcow's own service, for a VM that containerd does not know. */
 void service_add_diag(struct service *s, struct rpc_server *server);
 
-/* From now on Create answers ERR_UNAVAILABLE: we are leaving. */
+/* From now on, Create answers ERR_UNAVAILABLE: the shim is shutting down. */
 void service_refuse(struct service *s);
 /* How often Shutdown was called since the last Create. */
 uint64_t service_asked_to_leave(const struct service *s);
-/* How often a client wanted something; Inspect, which only looks, is not counted. */
+/* The number of calls; Inspect, which monitoring uses, is not counted. */
 uint64_t service_calls(const struct service *s);
-/* No container, and none on its way or expected. */
+/* True if there is no container, and no Create is in progress or expected. */
 bool service_idle(const struct service *s);
-/* Containerd has given up all that is left, and nothing is on its way or expected. */
+/* True if containerd has given up all containers, and no Create is in progress or expected. */
 bool service_given_up(const struct service *s);
-/* A Create is on its way or expected. */
+/* True if a Create is in progress or expected. */
 bool service_busy(const struct service *s);
-/* ns until a Create that `start` has announced is given up; 0: none is expected. */
+/* ns until the shim stops waiting for a Create that `start` announced; 0: none is expected. */
 uint64_t service_expects(const struct service *s);
 
 /* [A-Za-z0-9]+([._-][A-Za-z0-9]+)*, at most SERVICE_ID_MAX bytes; what: "container id" … */
@@ -65,11 +65,11 @@ int service_check_id(const char *what, const char *id, struct err *err);
 
 /* The types of runtime options that may reach this runtime. */
 enum options_type {
-    OPTIONS_NONE,    /* nothing in it for us */
+    OPTIONS_NONE,    /* nothing that this runtime uses */
     OPTIONS_RUNTIME, /* runtimeoptions.v1.Options */
     OPTIONS_RUNC,    /* clients send runc's options to every runtime */
     OPTIONS_RUNHCS,  /* hcsshim's */
 };
-/* By the type URL of an Any, with or without a prefix. ERR_INVALID names one that nobody sends to a
- * runtime as its options, and what is understood. */
+/* By the type URL of an Any, with or without a prefix. ERR_INVALID names an unsupported type and
+ * the supported ones. */
 int service_options_type(const char *type_url, enum options_type *ret, struct err *err);

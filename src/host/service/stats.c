@@ -27,8 +27,11 @@ static int fill_scalar(const ProtobufCFieldDescriptor *f, void *to, const json_t
             pb_set_str(to, text);
         return 0;
     }
+    case PROTOBUF_C_TYPE_DOUBLE:
+        *(double *)to = json_number_value(js_get(from, f->name)); /* not a number: 0 */
+        return 0;
     default:
-        return 0; /* there are no others in these messages */
+        return 0; /* these messages have no fields of other types */
     }
 }
 
@@ -39,7 +42,10 @@ static int fill_repeated(ProtobufCMessage *msg, const ProtobufCFieldDescriptor *
     void **to = (void **)((char *)msg + f->offset);
 
     if (!json_is_array(array) || json_array_size(array) > REPEATED_MAX)
-        return err_set(err, ERR_INVALID, "%s is not a list of up to %d", f->name, REPEATED_MAX);
+        return err_set(err, ERR_INVALID, "%s is not a list of 0–%d elements", f->name,
+                       REPEATED_MAX);
+    if (*n > 0)
+        return 0; /* known from version 1's */
     if (f->type == PROTOBUF_C_TYPE_UINT64) {
         uint64_t *numbers = mem_zalloc(json_array_size(array) * sizeof(*numbers));
         AUTO(json_decref) json_t *wrap = json_object(); /* numbers are read by their key */
@@ -68,7 +74,7 @@ static int fill_repeated(ProtobufCMessage *msg, const ProtobufCFieldDescriptor *
     return 0;
 }
 
-/* By the names in the message's own description: they are the JSON's keys. */
+/* The field names in the message's descriptor are the JSON's keys. */
 static int fill(ProtobufCMessage *msg, const json_t *from, struct err *err)
 {
     if (!json_is_object(from))
@@ -83,10 +89,11 @@ static int fill(ProtobufCMessage *msg, const json_t *from, struct err *err)
             if (fill_repeated(msg, f, value, err) < 0)
                 return -1;
         } else if (f->type == PROTOBUF_C_TYPE_MESSAGE) {
-            void *inner = pb_new(f->descriptor);
+            void **inner = (void **)((char *)msg + f->offset);
 
-            *(void **)((char *)msg + f->offset) = inner;
-            if (fill(inner, value, err) < 0)
+            if (!*inner)
+                *inner = pb_new(f->descriptor);
+            if (fill(*inner, value, err) < 0)
                 return err_wrap(err, "%s", f->name);
         } else if (fill_scalar(f, (char *)msg + f->offset, from, err) < 0) {
             return -1;
@@ -101,13 +108,13 @@ static int fill(ProtobufCMessage *msg, const json_t *from, struct err *err)
             (field) = pb_new(&(descriptor));                                                       \
     } while (0)
 
-/* No limit is a limit that nobody reaches; zero would be read as one. */
+/* "No limit" is the largest number; clients would read zero as a limit. */
 static uint64_t limit_of(uint64_t limit)
 {
     return limit ? limit : UINT64_MAX;
 }
 
-/* ctr reads these without asking whether they are there. */
+/* ctr reads these messages without checking that they are present. */
 static void complete(Cgroups1__Metrics *m)
 {
     ENSURE(m->pids, cgroups1__pids_stat__descriptor);
@@ -232,9 +239,14 @@ int stats_from_guest(const json_t *metrics, bool v2, Any **ret, struct err *err)
     if (fill(&m->base, metrics, err) < 0)
         return -1;
     complete(m);
-    if (v2)
+    if (v2) {
+        const json_t *more = js_get(metrics, "v2"); /* what version 1 has no place for */
+
         m2 = to_v2(m);
+        if (more && fill(&m2->base, more, err) < 0)
+            return err_wrap(err, "v2");
+    }
     if (pb_set_any(ret, v2 ? (const void *)m2 : m) < 0)
-        return err_set(err, ERR_INVALID, "the guest's metrics hold text that is not UTF-8");
+        return err_set(err, ERR_INVALID, "the guest's metrics contain text that is not UTF-8");
     return 0;
 }

@@ -9,7 +9,7 @@
 #include "proto/pb.h"
 #include <string.h>
 
-/* gcs-protocol.md, GETPRESP */
+/* docs/reference/gcs-protocol.md, GETPRESP */
 #define GUEST                                                                                      \
     "{\"pids\":{\"current\":2,\"limit\":18446744073709551615},\"cpu\":{"                           \
     "\"usage\":{"                                                                                  \
@@ -44,7 +44,7 @@ TEST(on_a_v1_host_the_numbers_keep_their_names)
     ASSERT_EQ(m->memory->kernel->usage, 32768);
 }
 
-TEST(on_a_v2_host_they_become_those_of_v2)
+TEST(on_a_v2_host_the_numbers_are_converted_to_v2)
 {
     AUTO(pb_free) Any *any = convert(GUEST, true);
     AUTO(pb_free) Cgroups2__Metrics *m = NULL;
@@ -65,7 +65,36 @@ TEST(on_a_v2_host_they_become_those_of_v2)
     ASSERT(m->io && m->memory_events);
 }
 
-TEST(oom_kills_faults_and_throttling_are_told)
+TEST(what_version_1_has_no_place_for_is_taken_from_the_guests_v2)
+{
+    AUTO(pb_free)
+    Any *any =
+        convert("{\"memory\":{\"rss\":9,\"usage\":{\"usage\":7}},\"blkio\":{"
+                "\"io_service_bytes_recursive\":[{\"op\":\"Read\",\"major\":8,\"value\":4096}]},"
+                "\"v2\":{\"cpu\":{\"psi\":{\"some\":{\"avg10\":1.5,\"avg60\":0,\"total\":77}}},"
+                "\"memory\":{\"slab\":17,\"psi\":{\"full\":{\"avg10\":0.25}}},"
+                "\"io\":{\"usage\":[{\"major\":1}],\"psi\":{\"some\":{\"total\":3}}},"
+                "\"memory_events\":{\"max\":3,\"oom\":2,\"oom_kill\":1,\"oom_group_kill\":1}}}",
+                true);
+    AUTO(pb_free) Cgroups2__Metrics *m = NULL;
+
+    ASSERT_EQ(pb_any_unpack(any, &cgroups2__metrics__descriptor, (void **)&m), 0);
+    ASSERT_EQ(m->memory->anon, 9);
+    ASSERT_EQ(m->memory->usage, 7);
+    ASSERT_EQ(m->memory->slab, 17);
+    ASSERT(m->memory->psi->full->avg10 == 0.25 && !m->memory->psi->some);
+    ASSERT(m->cpu->psi->some->avg10 == 1.5);
+    ASSERT_EQ(m->cpu->psi->some->total, 77);
+    ASSERT_EQ(m->io->n_usage, 1);
+    ASSERT_EQ(m->io->usage[0]->rbytes, 4096);
+    ASSERT_EQ(m->io->psi->some->total, 3);
+    ASSERT_EQ(m->memory_events->max, 3);
+    ASSERT_EQ(m->memory_events->oom, 2);
+    ASSERT_EQ(m->memory_events->oom_kill, 1);
+    ASSERT_EQ(m->memory_events->oom_group_kill, 1);
+}
+
+TEST(oom_kills_faults_and_throttling_are_reported)
 {
     AUTO(pb_free)
     Any *any = convert(
@@ -85,7 +114,7 @@ TEST(oom_kills_faults_and_throttling_are_told)
     ASSERT_EQ(m->memory_events->oom_kill, 4);
 }
 
-TEST(what_ctr_reads_without_asking_is_always_there)
+TEST(messages_that_ctr_reads_without_checking_are_always_present)
 {
     AUTO(pb_free) Any *v1 = convert("{}", false), *v2 = convert("{}", true);
     AUTO(pb_free) Cgroups1__Metrics *m1 = NULL;
@@ -98,7 +127,7 @@ TEST(what_ctr_reads_without_asking_is_always_there)
     ASSERT(m2->pids && m2->cpu && m2->memory && m2->io && m2->memory_events);
 }
 
-TEST(traffic_is_told_by_interface)
+TEST(traffic_is_reported_by_interface)
 {
     static const char text[] =
         "{\"network\":[{\"name\":\"eth0\",\"rx_bytes\":7,\"tx_dropped\":2}]}";
@@ -164,7 +193,7 @@ TEST(a_hostile_guest_gets_an_error_that_names_the_place)
 #define TEN "1234567890"
 #define SEVENTY TEN TEN TEN TEN TEN TEN TEN
 
-TEST(ids_are_names_and_nothing_else)
+TEST(ids_that_are_not_names_are_refused)
 {
     static const char *const good[] = { "a", "c1", "a.b-c_d", "0", (SEVENTY "123456") };
     static const char *const bad[] = { "",

@@ -1,5 +1,6 @@
-/* streaming.c - containerd's Streaming service: one stream of a process' stdio over ttrpc
- * (containerd-contract.md §5.5). A sender may send as many bytes as the receiver has granted. */
+/* streaming.c - containerd's Streaming service: one stream of a process's stdio over ttrpc
+ * (docs/reference/containerd-contract.md §5.5). A sender may send as many bytes as the receiver has
+ * granted. */
 #include "api/streaming.pb-c.h"
 #include "api/transfer.pb-c.h"
 #include "base/stream.h"
@@ -19,19 +20,19 @@
 struct pipe {
     struct rpc_stream *st;
     struct io_client client;
-    struct ctx ctx;     /* until another client takes over, or we leave */
+    struct ctx ctx;     /* ends when another client takes over, or the shim exits */
     int64_t credit;     /* bytes that we may send */
     int64_t granted;    /* bytes that the client may send */
-    struct waitq grown; /* credit has */
+    struct waitq grown; /* woken when credit grows */
     struct fibers sender;
-    bool failed; /* the client made a mistake: the answer says so */
+    bool failed; /* the client made a mistake, which the answer names */
 };
 
 static int send_any(struct pipe *p, const void *msg, struct err *err)
 {
     AUTO(pb_free) Any *any = NULL;
 
-    (void)pb_set_any(&any, msg); /* there is no text in it */
+    (void)pb_set_any(&any, msg); /* cannot fail: the message has no text */
     return rpc_stream_send(&p->ctx, p->st, any, err);
 }
 
@@ -48,14 +49,14 @@ static int grant(struct pipe *p, struct err *err)
 
 /* --- out --- */
 
-/* What the pipe has, as far as the client wants it, until its end. */
+/* Sends the pipe's bytes as far as the client has granted, until the pipe's end. */
 static int send_output(struct pipe *p, uint8_t *buf, struct err *err)
 {
     for (;;) {
         Transfer__Data data = TRANSFER__DATA__INIT;
 
         while (p->credit <= 0)
-            if (waitq_wait(&p->ctx, &p->grown, "client wants output", err) < 0)
+            if (waitq_wait(&p->ctx, &p->grown, "the client to grant output", err) < 0)
                 return -1;
         data.data.data = buf;
         if (stream_read(&p->ctx, p->client.stream, buf,
@@ -95,14 +96,14 @@ static void sender_main(void *arg)
     struct pipe *p = arg;
     struct err err = ERR_INIT;
 
-    (void)send_all(p, &err); /* the client has gone, or another one has come */
+    (void)send_all(p, &err); /* fails if the client is gone or was replaced */
     if (!p->failed)
         (void)rpc_stream_finish(p->st, &err);
 }
 
 /* --- in --- */
 
-/* -1: as an error of the client's. Input that the process does not take is dropped. */
+/* -1: the client made a mistake. Input that the process does not read is dropped. */
 static int take(struct pipe *p, const Any *any, struct err *err)
 {
     AUTO(pb_free) void *msg = NULL;
@@ -111,28 +112,28 @@ static int take(struct pipe *p, const Any *any, struct err *err)
     if (pb_any_unpack(any, &transfer__window_update__descriptor, &msg) == 0) {
         p->credit += ((Transfer__WindowUpdate *)msg)->update;
         if (p->credit > INT32_MAX || p->credit < 0)
-            return err_set(err, ERR_INVALID, "a window of %lld bytes", (long long)p->credit);
+            return err_set(err, ERR_INVALID, "invalid window of %lld bytes", (long long)p->credit);
         waitq_wake_all(&p->grown);
         return 0;
     }
     if (pb_any_unpack(any, &transfer__data__descriptor, &msg) < 0)
-        return 0; /* of a later version: ignored, as containerd does */
+        return 0; /* a message of a later version: ignored, as containerd does */
 
     const Transfer__Data *d = msg;
 
-    /* Also for empty data: it would be answered with a grant. */
+    /* Also refused for empty data, which would otherwise be answered with a grant. */
     if (!p->client.closed && (!p->client.stream || !p->client.input))
-        return err_set(err, ERR_INVALID, "data on a stream that takes no input");
+        return err_set(err, ERR_INVALID, "data on a stream without input");
     p->granted -= (int64_t)d->data.len;
     if (p->granted < 0)
-        return err_set(err, ERR_INVALID, "more data than was asked for");
+        return err_set(err, ERR_INVALID, "more data than was granted");
     if (p->client.closed ||
         stream_write_full(&p->ctx, p->client.stream, d->data.data, d->data.len, &ignored) < 0) {
         p->client.closed = true;
         waitq_wake_all(&p->client.changed);
         return 0;
     }
-    (void)grant(p, &ignored); /* the client has gone: the next receive says so */
+    (void)grant(p, &ignored); /* fails if the client is gone; the next receive reports it */
     return 0;
 }
 
@@ -159,12 +160,12 @@ static int read_init(struct ctx *ctx, struct rpc_stream *st, char **ret_id, stru
     if (r < 0)
         return -1;
     if (r == 0 || pb_any_unpack(any, &stream_init__descriptor, &init) < 0)
-        return err_set(err, ERR_INVALID, "a stream begins with a StreamInit");
+        return err_set(err, ERR_INVALID, "the first message of a stream must be a StreamInit");
 
     const char *id = ((StreamInit *)init)->id;
 
     if (!*id || strlen(id) > STREAM_ID_MAX)
-        return err_set(err, ERR_INVALID, "the id of a stream must have 1–%d bytes", STREAM_ID_MAX);
+        return err_set(err, ERR_INVALID, "invalid stream id: must have 1–%d bytes", STREAM_ID_MAX);
     *ret_id = str_dup(id);
     return 0;
 }

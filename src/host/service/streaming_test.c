@@ -172,16 +172,16 @@ TEST_FIBER(output_flows_as_far_as_the_client_grants_it_and_then_ends)
     stream_shutdown(w.io.guest[1], SHUT_WR);
     get_end(&w, s);
 
-    /* The client has not said that it has read all. */
+    /* The client has not ended its stream, so it may not have read all. */
     ASSERT_FAIL(drain(&w, 30 * NS_PER_MS, &err), err, ERR_DEADLINE);
-    ASSERT_HAS(err.msg, "stream c1-stdout is not read to its end");
+    ASSERT_HAS(err.msg, "the client has not read all of stream c1-stdout");
     err_clear(&err);
     put_end(&w, s);
     ASSERT_OK(drain(&w, 30 * NS_PER_S, &err), err);
-    peer_expect_end(ctx, s); /* containerd 2.1 would keep the connection for ever */
+    peer_expect_end(ctx, s); /* containerd 2.1 would never close the connection */
 }
 
-TEST_FIBER(ten_megabytes_arrive_and_a_slow_client_stops_the_process)
+TEST_FIBER(ten_megabytes_arrive_and_a_slow_client_blocks_the_process)
 {
     WORLD(w, NULL, URI("c1-stdout"));
     AUTO(stream_free) struct stream *s = join(&w, "c1-stdout");
@@ -211,7 +211,7 @@ TEST_FIBER(ten_megabytes_arrive_and_a_slow_client_stops_the_process)
 }
 
 /* containerd restarts: its connections end, later it opens the same streams again. */
-TEST_FIBER(a_client_that_comes_back_gets_what_was_written_meanwhile)
+TEST_FIBER(a_client_that_reconnects_gets_the_output_written_in_between)
 {
     WORLD(w, NULL, URI("c1-stdout"));
     struct stream *first = join(&w, "c1-stdout");
@@ -225,7 +225,7 @@ TEST_FIBER(a_client_that_comes_back_gets_what_was_written_meanwhile)
     EVENTUALLY(ctx, rpc_server_stats(w.server).conns == 0);
     fixture_put(&w.io, w.io.guest[1], "two");
     stream_shutdown(w.io.guest[1], SHUT_WR);
-    ASSERT_OK(drain(&w, 30 * NS_PER_S, &err), err); /* nobody is there to be waited for */
+    ASSERT_OK(drain(&w, 30 * NS_PER_S, &err), err); /* without a client, the drain does not wait */
 
     AUTO(stream_free) struct stream *second = join(&w, "c1-stdout");
 
@@ -234,7 +234,7 @@ TEST_FIBER(a_client_that_comes_back_gets_what_was_written_meanwhile)
     get_end(&w, second);
 }
 
-TEST_FIBER(of_two_clients_the_later_one_counts)
+TEST_FIBER(a_later_client_replaces_an_earlier_one)
 {
     WORLD(w, NULL, URI("c1-stdout"));
     AUTO(stream_free) struct stream *first = join(&w, "c1-stdout");
@@ -315,7 +315,7 @@ TEST_FIBER(input_stays_open_for_the_next_client)
     get_end(&w, third);
 }
 
-TEST_FIBER(input_that_was_sent_is_delivered_although_its_client_has_hung_up)
+TEST_FIBER(input_is_delivered_after_its_client_has_disconnected)
 {
     WORLD(w, URI("c1-stdin"), NULL);
     struct stream *s;
@@ -343,8 +343,8 @@ TEST_FIBER(input_that_was_sent_is_delivered_although_its_client_has_hung_up)
     fixture_get_nothing(&w.io, w.io.guest[0]);
 }
 
-/* As containerd does after the last of its input. What we grant then finds nobody. */
-TEST_FIBER(a_client_may_send_and_hang_up_at_once)
+/* containerd disconnects after the last of its input. The grant for it then fails. */
+TEST_FIBER(a_client_may_send_and_disconnect_at_once)
 {
     WORLD(w, URI("c1-stdin"), NULL);
     struct stream *s;
@@ -364,7 +364,7 @@ TEST_FIBER(a_client_may_send_and_hang_up_at_once)
     fixture_get_end(&w.io, w.io.guest[0]);
 }
 
-TEST_FIBER(a_process_that_takes_no_more_input_ends_the_stream)
+TEST_FIBER(a_process_that_closes_its_input_ends_the_stream)
 {
     WORLD(w, URI("c1-stdin"), NULL);
     AUTO(stream_free) struct stream *s = join(&w, "c1-stdin");
@@ -384,7 +384,7 @@ TEST_FIBER(a_process_that_takes_no_more_input_ends_the_stream)
 
 /* --- bad clients --- */
 
-TEST_FIBER(what_a_stream_must_not_do_is_refused_by_name)
+TEST_FIBER(invalid_messages_on_a_stream_are_refused_by_name)
 {
     WORLD(w, URI("c1-stdin"), URI("c1-stdout"));
     AUTO(stream_free)
@@ -394,21 +394,21 @@ TEST_FIBER(what_a_stream_must_not_do_is_refused_by_name)
 
     peer_send_vector(ctx, s, "T8");
     peer_send_vector(ctx, s, "T11");
-    peer_expect(ctx, s, 1, ERR_INVALID, "a stream begins with a StreamInit");
+    peer_expect(ctx, s, 1, ERR_INVALID, "the first message of a stream must be a StreamInit");
     put_data(&w, out, "", 0); /* there is no process yet, so nothing that takes it */
-    peer_expect(ctx, out, 1, ERR_INVALID, "data on a stream that takes no input");
+    peer_expect(ctx, out, 1, ERR_INVALID, "data on a stream without input");
     start(&w);
     get_window(&w, in, WINDOW);
     put_data(&w, in, much, WINDOW + 1);
-    peer_expect(ctx, in, 1, ERR_INVALID, "more data than was asked for");
+    peer_expect(ctx, in, 1, ERR_INVALID, "more data than was granted");
     stream_free(out);
     out = join(&w, "c1-stdout");
     put_data(&w, out, "", 0);
-    peer_expect(ctx, out, 1, ERR_INVALID, "data on a stream that takes no input");
+    peer_expect(ctx, out, 1, ERR_INVALID, "data on a stream without input");
     stream_free(out);
     out = join(&w, "c1-stdout");
     put_window(&w, out, -1);
-    peer_expect(ctx, out, 1, ERR_INVALID, "a window of -1 bytes");
+    peer_expect(ctx, out, 1, ERR_INVALID, "invalid window of -1 bytes");
 }
 
 TEST_FIBER(a_stream_of_another_server_or_process_is_refused_by_name)

@@ -11,16 +11,17 @@
 #include "host/service/service_priv.h"
 #include <unistd.h>
 
-/* For what finishes even if its client leaves; what the controllers wait for has smaller limits. */
+/* Limits of calls that continue after their client disconnects; waits inside have shorter limits.
+ */
 #define DELETE_LIMIT (60 * NS_PER_S)
-/* A SIGKILL that the guest does not act on kills the VM after PROCESS_KILL_LIMIT: a caller that has
- * given up by then must not keep it from that. */
+/* If the guest does not act on a SIGKILL, the shim kills the VM after PROCESS_KILL_LIMIT. This must
+ * happen even if the caller has given up by then. */
 #define KILL_LIMIT (60 * NS_PER_S)
-/* A start that was given up half-way would leave a container that can neither be started again nor
- * ever ran: the end of containerd must not do that. */
+/* An interrupted start would leave a container that never ran and cannot be started again. A
+ * restart of containerd must not cause that. */
 #define START_LIMIT (120 * NS_PER_S)
-#define FREEZE_LIMIT (60 * NS_PER_S)  /* what we say of the freezer is what the guest did */
-#define UPDATE_LIMIT (120 * NS_PER_S) /* VM, guest and host cgroup agree only at its end */
+#define FREEZE_LIMIT (60 * NS_PER_S)  /* the reported state must match the guest's */
+#define UPDATE_LIMIT (120 * NS_PER_S) /* VM, guest and host cgroup must not stay inconsistent */
 
 static int check_mounts(const CreateTaskRequest *req, struct err *err)
 {
@@ -30,7 +31,7 @@ static int check_mounts(const CreateTaskRequest *req, struct err *err)
     return 0;
 }
 
-/* The mounts as the controllers know them; texts stay the request's. */
+/* Converts the mounts for the controllers; borrows strings from the request. */
 static struct event_mount *mounts_of(const CreateTaskRequest *req, const char ***ret_options)
 {
     struct event_mount *mounts = mem_zalloc(req->n_rootfs * sizeof(*mounts));
@@ -65,12 +66,13 @@ static int task_create(struct ctx *ctx, struct service *s, const CreateTaskReque
     if (req->options && service_take_options(s, req->options, err) < 0)
         return err_wrap(err, "create container %s", req->id);
     if (req->bundle[0] != '/')
-        return err_set(err, ERR_INVALID, "bundle \"%s\" of container %s is not an absolute path",
-                       req->bundle, req->id);
+        return err_because(err, REASON_INVALID_BUNDLE, ERR_INVALID,
+                           "bundle \"%s\" of container %s is not an absolute path", req->bundle,
+                           req->id);
     if (s->refusing)
-        return err_set(err, ERR_UNAVAILABLE,
-                       "this shim is shutting down and takes no container %s; create it again",
-                       req->id);
+        return err_because(err, REASON_SHIM_LEAVING, ERR_UNAVAILABLE,
+                           "the shim is shutting down and cannot create container %s; retry",
+                           req->id);
     mounts = mounts_of(req, &options);
 
     AUTO(container_unref) struct container *c = NULL;
@@ -114,8 +116,8 @@ static int task_exec(struct ctx *ctx, struct service *s, const ExecProcessReques
     if (!c || service_check_id("exec id", req->exec_id, err) < 0)
         return -1;
     if (!req->spec || req->spec->value.len == 0)
-        return err_set(err, ERR_INVALID, "exec %s in container %s comes without a process spec",
-                       req->exec_id, req->id);
+        return err_because(err, REASON_INVALID_EXEC, ERR_INVALID,
+                           "exec %s in container %s has no process spec", req->exec_id, req->id);
 
     struct container_exec e = { .exec_id = req->exec_id,
                                 .stdio = { req->stdin, req->stdout, req->stderr, req->terminal },
@@ -155,7 +157,7 @@ static int task_delete(struct ctx *ctx, struct service *s, const DeleteRequest *
     return 0;
 }
 
-/* --- a container that lives --- */
+/* --- existing containers --- */
 
 static int task_pause(struct ctx *ctx, struct service *s, const PauseRequest *req, Empty *resp,
                       struct err *err)
@@ -178,7 +180,8 @@ static int task_checkpoint(struct ctx *ctx, struct service *s, const CheckpointT
 {
     if (!service_container(s, req->id, err))
         return -1;
-    return err_set(err, ERR_UNIMPLEMENTED, "checkpoints are not supported (container %s)", req->id);
+    return err_because(err, REASON_UNSUPPORTED, ERR_UNIMPLEMENTED,
+                       "checkpoints are not supported (container %s)", req->id);
 }
 
 static int task_resize(struct ctx *ctx, struct service *s, const ResizePtyRequest *req, Empty *resp,
@@ -189,8 +192,9 @@ static int task_resize(struct ctx *ctx, struct service *s, const ResizePtyReques
     if (!p)
         return -1;
     if (req->width > UINT16_MAX || req->height > UINT16_MAX)
-        return err_set(err, ERR_INVALID, "terminal size %ux%u of %s is beyond %ux%u", req->width,
-                       req->height, req->id, UINT16_MAX, UINT16_MAX);
+        return err_because(err, REASON_INVALID_REQUEST, ERR_INVALID,
+                           "invalid terminal size %ux%u of %s: must be at most %ux%u", req->width,
+                           req->height, req->id, UINT16_MAX, UINT16_MAX);
     return process_resize(ctx, p, (uint16_t)req->height, (uint16_t)req->width, err);
 }
 
@@ -213,28 +217,32 @@ static int task_update(struct ctx *ctx, struct service *s, const UpdateTaskReque
     if (!c)
         return -1;
     if (!req->resources || req->resources->value.len == 0)
-        return err_set(err, ERR_INVALID, "update of container %s comes without resources", req->id);
+        return err_because(err, REASON_UPDATE_FAILED, ERR_INVALID,
+                           "update of container %s has no resources", req->id);
     if (!str_eq(pb_any_type(req->resources), "LinuxResources"))
-        return err_set(err, ERR_INVALID, "update of container %s with \"%s\": only LinuxResources",
-                       req->id, req->resources->type_url);
+        return err_because(
+            err, REASON_UPDATE_FAILED, ERR_INVALID,
+            "update of container %s: unsupported type \"%s\": must be LinuxResources", req->id,
+            req->resources->type_url);
     for (size_t i = 0; i < req->n_annotations; i++)
         if (str_eq(req->annotations[i]->key, annotations_cpu_group))
             group = req->annotations[i]->value;
     if (group && !annotations_allowed(s->opts.registry->o.config, annotations_cpu_group))
-        return err_set(err, ERR_PERMISSION,
-                       "update of container %s: annotation %s is \"%.64s\", and allow_annotations "
-                       "does not name it",
-                       req->id, annotations_cpu_group, group);
+        return err_because(
+            err, REASON_UPDATE_FAILED, ERR_PERMISSION,
+            "update of container %s: annotation %s is \"%.64s\", but allow_annotations "
+            "does not allow it",
+            req->id, annotations_cpu_group, group);
     if (container_update(ctx, c, (const char *)req->resources->value.data,
                          req->resources->value.len, err) < 0)
         return -1;
-    return group && registry_set_cpu_group(s->opts.registry, group, err) < 0
-               ? err_wrap(err, "update of container %s", req->id)
+    return group && registry_set_cpu_group(ctx, s->opts.registry, group, err) < 0
+               ? err_wrap_because(err, REASON_UPDATE_FAILED, "update of container %s", req->id)
                : 0;
 }
 
-/* --- questions. State and Connect are answered from memory, Pids soon: they must work while the
- * guest does not. --- */
+/* --- queries. State and Connect are answered from memory, Pids within a short limit, so that they
+ * work even if the guest does not answer. --- */
 
 static int task_state(struct ctx *ctx, struct service *s, const StateRequest *req,
                       StateResponse *resp, struct err *err)
@@ -273,7 +281,7 @@ static int task_wait(struct ctx *ctx, struct service *s, const WaitRequest *req,
     return 0;
 }
 
-/* As the type that each ctr knows: with an unknown one it prints no list (decision 22). */
+/* In a type that every ctr knows: with an unknown type it prints no list (decision 22). */
 static void add_pid(void *arg, const struct container_listed *l)
 {
     PidsResponse *resp = arg;
@@ -283,7 +291,7 @@ static void add_pid(void *arg, const struct container_listed *l)
     info->pid = l->pid;
     pb_add(resp->processes, resp->n_processes, info);
     if (!l->guest_pid)
-        return; /* nothing is known of it */
+        return; /* no details are known */
     pb_set_str(&d->exec_id, l->exec_id);
     pb_set_str(&d->image_name, l->name);
     if (l->start_ns)
@@ -294,7 +302,7 @@ static void add_pid(void *arg, const struct container_listed *l)
     d->memory_commit_bytes = l->data_bytes;
     d->memory_working_set_private_bytes = l->private_bytes;
     d->memory_working_set_shared_bytes = l->shared_bytes;
-    (void)pb_set_any(&info->info, d); /* checked ids and names are text */
+    (void)pb_set_any(&info->info, d); /* cannot fail: ids and names were checked */
 }
 
 static int task_pids(struct ctx *ctx, struct service *s, const PidsRequest *req, PidsResponse *resp,
@@ -320,7 +328,7 @@ static int task_stats(struct ctx *ctx, struct service *s, const StatsRequest *re
     return 0;
 }
 
-/* containerd's health check: succeeds for ids that nobody knows, and for none. */
+/* containerd's health check: succeeds for unknown ids and for an empty id. */
 static int task_connect(struct ctx *ctx, struct service *s, const ConnectRequest *req,
                         ConnectResponse *resp, struct err *err)
 {
@@ -333,8 +341,8 @@ static int task_connect(struct ctx *ctx, struct service *s, const ConnectRequest
     return 0;
 }
 
-/* "Exit if you serve nothing", never "exit now": whoever listens to on_change looks whether there
- * is anything left, when this was answered. */
+/* Shutdown means "exit if idle", never "exit now": the listener of on_change checks after the
+ * answer whether anything is left. */
 static int task_shutdown(struct ctx *ctx, struct service *s, const ShutdownRequest *req,
                          Empty *resp, struct err *err)
 {
@@ -360,7 +368,7 @@ static const struct rpc_method methods[] = {
     SERVICE_METHOD("CloseIO", task_close_io, CloseIORequest, Empty, MINOR),
     SERVICE_METHOD("Update", task_update, UpdateTaskRequest, Empty, .limit_ns = UPDATE_LIMIT),
     SERVICE_METHOD("Wait", task_wait, WaitRequest, WaitResponse, .patient = true, MINOR),
-    /* Monitoring calls it, too, and does not need the shim. */
+    /* Monitoring calls it as well, which must not keep the shim running. */
     SERVICE_METHOD("Stats", task_stats, StatsRequest, StatsResponse, MINOR, .uncounted = true),
     SERVICE_METHOD("Connect", task_connect, ConnectRequest, ConnectResponse),
     SERVICE_METHOD("Shutdown", task_shutdown, ShutdownRequest, Empty),

@@ -47,7 +47,7 @@ TEST_VIRTUAL(a_task_lives_and_ends_under_the_v3_name)
     whole_life(ctx, SERVICE_TASK_V3);
 }
 
-TEST_VIRTUAL(state_tells_what_create_was_told)
+TEST_VIRTUAL(state_returns_the_settings_of_create)
 {
     struct desk d = { 0 };
     struct err err = ERR_INIT;
@@ -113,7 +113,7 @@ TEST_VIRTUAL(ws36_wrong_states_and_names_have_their_codes)
     desk_close(&d, ctx);
 }
 
-TEST_VIRTUAL(names_that_are_none_are_refused_and_named)
+TEST_VIRTUAL(invalid_ids_are_refused_and_named)
 {
     static const char *const bad[] = { "", "a/b", "..", "a b", "\n" };
     struct desk d = { 0 };
@@ -139,7 +139,7 @@ TEST_VIRTUAL(names_that_are_none_are_refused_and_named)
     desk_close(&d, ctx);
 }
 
-TEST_VIRTUAL(create_refuses_what_cannot_be)
+TEST_VIRTUAL(create_refuses_invalid_requests)
 {
     struct desk d = { 0 };
     struct err err = ERR_INIT;
@@ -186,7 +186,7 @@ TEST_VIRTUAL(ws22_exec_without_a_spec_is_refused_and_leaves_nothing)
     desk_close(&d, ctx);
 }
 
-TEST_VIRTUAL(an_exec_has_a_life_of_its_own)
+TEST_VIRTUAL(an_exec_is_started_killed_and_deleted_on_its_own)
 {
     struct desk d = { .fixture.guest_opts.process_ns = 2 * NS_PER_S,
                       .fixture.guest_opts.container_ns = 100 * NS_PER_S,
@@ -223,7 +223,7 @@ TEST_VIRTUAL(an_exec_has_a_life_of_its_own)
     desk_close(&d, ctx);
 }
 
-TEST_VIRTUAL(ws23_a_wait_that_is_given_up_is_no_exit)
+TEST_VIRTUAL(ws23_a_cancelled_wait_does_not_report_an_exit)
 {
     struct desk d = { .fixture.guest_opts.process_ns = 100 * NS_PER_S };
     struct err err = ERR_INIT;
@@ -248,7 +248,7 @@ TEST_VIRTUAL(ws23_a_wait_that_is_given_up_is_no_exit)
     desk_close(&d, ctx);
 }
 
-TEST_VIRTUAL(ws44_kill_before_start_ends_it_and_is_told)
+TEST_VIRTUAL(ws44_kill_before_start_ends_the_task_and_is_reported)
 {
     struct desk d = { 0 };
     struct err err = ERR_INIT;
@@ -275,7 +275,7 @@ static ConnectResponse *connect_to(struct desk *d, struct ctx *ctx, const char *
     return resp;
 }
 
-TEST_VIRTUAL(connect_answers_for_ids_that_nobody_knows)
+TEST_VIRTUAL(connect_succeeds_for_unknown_ids)
 {
     struct desk d = { 0 };
 
@@ -376,7 +376,7 @@ TEST_VIRTUAL(stats_work_before_start_and_keep_their_last_values)
     desk_close(&d, ctx);
 }
 
-TEST_VIRTUAL(update_takes_linux_resources_and_nothing_else)
+TEST_VIRTUAL(update_accepts_only_linux_resources)
 {
     struct desk d = { .fixture.guest_opts.process_ns = 100 * NS_PER_S };
     struct err err = ERR_INIT;
@@ -419,7 +419,7 @@ TEST_VIRTUAL(update_takes_linux_resources_and_nothing_else)
     pb_add(move->annotations, move->n_annotations, entry);
     (void)desk_call(&d, ctx, "Update", move, &empty__descriptor, NULL, &err);
     ASSERT_EQ(err.code, ERR_PERMISSION);
-    ASSERT_HAS(err.msg, "cpugroup.id is \"fast\", and allow_annotations does not name it");
+    ASSERT_HAS(err.msg, "cpugroup.id is \"fast\", but allow_annotations does not allow it");
     ASSERT_EQ(d.fixture.guest.updates, 1);
     err_clear(&err);
     ASSERT_EQ(desk_kill(&d, ctx, "c1", "", 9, false, &err), ERR_NONE);
@@ -455,7 +455,7 @@ TEST_VIRTUAL(a_size_and_the_end_of_stdin_may_come_before_start)
     desk_close(&d, ctx);
 }
 
-TEST_VIRTUAL(a_paused_task_says_so)
+TEST_VIRTUAL(the_state_of_a_paused_task_is_paused)
 {
     struct desk d = { .fixture.guest_opts.process_ns = 100 * NS_PER_S };
     struct err err = ERR_INIT;
@@ -476,7 +476,7 @@ TEST_VIRTUAL(a_paused_task_says_so)
     desk_close(&d, ctx);
 }
 
-TEST_VIRTUAL(shutdown_means_leave_if_idle)
+TEST_VIRTUAL(shutdown_means_exit_if_idle)
 {
     struct desk d = { 0 };
     struct err err = ERR_INIT;

@@ -1,4 +1,4 @@
-/* task_trouble_test.c - the Task service when guest, VM or client do not do their part. */
+/* task_trouble_test.c - the Task service when guest, VM or client fail. */
 #include "fixture/task_fixture.h"
 
 #define CODE(method, Type, id, exec) desk_code(&d, ctx, method, &Type##__descriptor, id, exec, &err)
@@ -26,7 +26,7 @@ TEST_VIRTUAL(ws12_after_a_failed_create_the_id_is_free_again)
     ASSERT_EQ(service_asked_to_leave(d.service), 1);
     refuse = false;
     desk_create(&d, ctx, "c1");
-    ASSERT_EQ(service_asked_to_leave(d.service), 0); /* a new container takes that back */
+    ASSERT_EQ(service_asked_to_leave(d.service), 0); /* a new container cancels it */
     desk_delete(&d, ctx, "c1", "");
     ASSERT_HAS(fixture_told(&d.fixture, ctx), "create c1;delete c1"); /* of the second alone */
     desk_close(&d, ctx);
@@ -146,7 +146,7 @@ static void hang_up(void *arg)
     rpc_client_free(TAKE_PTR(d->client));
 }
 
-TEST_VIRTUAL(a_delete_goes_on_when_its_caller_hangs_up)
+TEST_VIRTUAL(a_delete_continues_when_its_caller_disconnects)
 {
     uint64_t delay = 0;
     struct desk d = { .fixture.guest_opts.decide = answer_late,
@@ -155,7 +155,8 @@ TEST_VIRTUAL(a_delete_goes_on_when_its_caller_hangs_up)
     struct err err = ERR_INIT;
 
     desk_open(&d, ctx);
-    desk_create(&d, ctx, "other"); /* so that the guest is asked: a last container's VM just ends */
+    desk_create(&d, ctx,
+                "other"); /* so that the guest is called: without it, the VM would just stop */
     desk_create(&d, ctx, "c1");
     req.id = "c1";
     delay = NS_PER_S;
@@ -179,7 +180,7 @@ static struct fake_answer change_late(void *arg, uint32_t type)
     return (struct fake_answer){ FAKE_ANSWER, change ? *(uint64_t *)arg : 0, 0 };
 }
 
-TEST_VIRTUAL(a_start_and_a_pause_go_on_when_their_caller_hangs_up)
+TEST_VIRTUAL(a_start_and_a_pause_continue_when_their_caller_disconnects)
 {
     uint64_t delay = 0;
     struct desk d = { .fixture.guest_opts.container_ns = 900 * NS_PER_S,

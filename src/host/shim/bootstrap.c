@@ -18,7 +18,7 @@
 #define BODY_NAME "runtime options"
 #define PLATFORM "linux/amd64"
 
-/* What is not said changes nothing. */
+/* An option that is not set changes nothing. */
 static void take_text(char **field, const char *text)
 {
     if (!text[0])
@@ -36,7 +36,7 @@ static int take_runtime_options(const Runtimeoptions__Options *o, struct bootstr
     if (o->config_body.len == 0)
         return 0;
     if (memchr(body, '\0', o->config_body.len))
-        return err_set(err, ERR_INVALID, BODY_NAME ": config_body is not text");
+        return err_set(err, ERR_INVALID, BODY_NAME ": config_body contains a NUL byte");
     free(b->config_body);
     b->config_body = str_ndup(body, o->config_body.len);
     return 0;
@@ -51,20 +51,20 @@ static int take_level(const char *text, struct bootstrap *b, struct err *err)
 
     if (log_level_parse(name, &b->log_level) < 0)
         return err_set(err, ERR_INVALID,
-                       "log_level \"%s\" in the runtime options: trace, debug, info, warn, "
+                       "log_level \"%s\" in the runtime options: must be trace, debug, info, warn, "
                        "error or off",
                        text);
     b->has_log_level = true;
     return 0;
 }
 
-/* 0: not said. */
+/* 0: not set. */
 static int take_number(const char *name, int32_t value, uint32_t min, uint32_t max, uint32_t *ret,
                        struct err *err)
 {
     if (value != 0 && (value < 0 || (uint32_t)value < min || (uint32_t)value > max))
-        return err_set(err, ERR_INVALID, "%s %d in the runtime options: %u to %u", name, value, min,
-                       max);
+        return err_set(err, ERR_INVALID, "%s %d in the runtime options: must be %u–%u", name, value,
+                       min, max);
     *ret = (uint32_t)value;
     return 0;
 }
@@ -73,7 +73,7 @@ static int take_runhcs_options(const Runhcs__Options *o, struct bootstrap *b, st
 {
     if (o->sandbox_platform[0] && strcasecmp(o->sandbox_platform, PLATFORM) != 0)
         return err_set(err, ERR_INVALID,
-                       "sandbox_platform \"%.32s\" in the runtime options: only " PLATFORM,
+                       "sandbox_platform \"%.32s\" in the runtime options: must be " PLATFORM,
                        o->sandbox_platform);
     if (o->boot_files_root_path[0] && o->boot_files_root_path[0] != '/')
         return err_set(
@@ -92,6 +92,8 @@ static int take_runhcs_options(const Runhcs__Options *o, struct bootstrap *b, st
                     err) < 0)
         return -1;
     take_text(&b->image_dir, o->boot_files_root_path);
+    b->has_scrub_logs = o->scrub_case == RUNHCS__OPTIONS__SCRUB_SCRUB_LOGS;
+    b->scrub_logs = b->has_scrub_logs && o->scrub_logs;
     for (size_t i = 0; i < o->n_default_container_annotations; i++)
         strv_addf(&b->annotations, "%s=%s", o->default_container_annotations[i]->key,
                   o->default_container_annotations[i]->value);
@@ -108,10 +110,10 @@ static bool is_set(const void *message, const ProtobufCFieldDescriptor *f)
         return *(const size_t *)(m + f->quantifier_offset) > 0;
     if (f->type == PROTOBUF_C_TYPE_STRING)
         return **(char *const *)at != '\0';
-    return *(const int32_t *)at != 0; /* booleans and enums are as large */
+    return *(const int32_t *)at != 0; /* booleans and enums have the same size */
 }
 
-/* Of those that nothing comes of: an error, or a word in the log. */
+/* For options without an effect: an error, or a note for the log. */
 static int judge_runhcs_options(const Runhcs__Options *o, struct bootstrap *b, struct err *err)
 {
     const ProtobufCMessageDescriptor *d = &runhcs__options__descriptor;
@@ -122,8 +124,9 @@ static int judge_runhcs_options(const Runhcs__Options *o, struct bootstrap *b, s
         if (!known || known->verdict == RUNHCS_WORKS || !is_set(o, &d->fields[i]))
             continue;
         if (known->verdict == RUNHCS_REFUSED)
-            return err_set(err, ERR_UNIMPLEMENTED, "%s in the runtime options: %s not supported",
-                           known->name, known->doc);
+            return err_set(err, ERR_UNIMPLEMENTED,
+                           "%s in the runtime options: lcow does not support %s", known->name,
+                           known->doc);
         strv_addf(&b->notes, "%s: %s", known->name, known->doc);
     }
     return 0;
@@ -144,7 +147,7 @@ int bootstrap_options(const Any *any, struct bootstrap *b, struct err *err)
     if (type == OPTIONS_NONE)
         return 0;
     if (pb_any_unpack(any, messages[type], &m) < 0)
-        return err_set(err, ERR_INVALID, "the %s do not decode", any->type_url);
+        return err_set(err, ERR_INVALID, "invalid %s: the message does not decode", any->type_url);
     if (type == OPTIONS_RUNTIME)
         return take_runtime_options(m, b, err);
     if (type == OPTIONS_RUNHCS)
@@ -167,12 +170,14 @@ int bootstrap_apply(const struct bootstrap *b, struct config *c, struct err *err
         strv_add(&c->default_annotations, b->annotations.v[i]);
     if (b->has_log_level && b->log_level < c->log_level)
         c->log_level = b->log_level;
+    if (b->has_scrub_logs)
+        c->scrub_logs = b->scrub_logs;
     return 0;
 }
 
-/* --- other options than the shim's --- */
+/* --- options that differ from the shim's --- */
 
-/* What they say, not how: the encoder of a table may change the order of its lines. */
+/* Compares values, not text: the encoder of a table may change the order of its lines. */
 static bool same_body(const char *a, const char *b)
 {
     AUTO(config_release) struct config of_a, of_b;
@@ -197,7 +202,7 @@ static bool has(const struct strv *list, const char *word)
     return false;
 }
 
-/* NULL: nothing. */
+/* NULL: no difference. */
 static const char *differs_of_shim(const struct bootstrap *have, const struct bootstrap *more)
 {
     if (more->config_path && !str_eq(have->config_path, more->config_path))
@@ -219,6 +224,8 @@ static const char *differs_of_vm(const struct bootstrap *have, const struct boot
         return "boot_files_root_path";
     if (more->has_log_level && (!have->has_log_level || have->log_level != more->log_level))
         return "log_level";
+    if (more->has_scrub_logs && (!have->has_scrub_logs || have->scrub_logs != more->scrub_logs))
+        return "scrub_logs";
     for (size_t i = 0; i < more->annotations.n; i++)
         if (!has(&have->annotations, more->annotations.v[i]))
             return "default_container_annotations";
@@ -234,6 +241,10 @@ static void take_over(struct bootstrap *have, const struct bootstrap *more)
         have->has_log_level = true;
         have->log_level = more->log_level;
     }
+    if (more->has_scrub_logs) {
+        have->has_scrub_logs = true;
+        have->scrub_logs = more->scrub_logs;
+    }
     for (size_t i = 0; i < more->annotations.n; i++)
         strv_add(&have->annotations, more->annotations.v[i]);
 }
@@ -245,9 +256,10 @@ int bootstrap_merge(struct bootstrap *have, const struct bootstrap *more, bool e
 
     if (shim || (vm && !early))
         return err_set(err, ERR_STATE,
-                       "%s in the runtime options is not what this shim %s with: options hold for "
-                       "the whole sandbox; give it the same, or another sandbox",
-                       shim ? shim : vm, shim ? "was started" : "runs its VM");
+                       "%s in the runtime options differs from the value with which this shim %s: "
+                       "options apply to the whole sandbox; use the same options, or another "
+                       "sandbox",
+                       shim ? shim : vm, shim ? "was started" : "started its VM");
     if (!vm)
         return 0;
     take_over(have, more);
@@ -263,7 +275,7 @@ static enum log_level level_of(int level)
                        : LOG_ERROR;
 }
 
-/* true if the bytes are this message, for us. */
+/* True if the bytes are this message with our id. */
 static bool take_params(struct pb_slice data, const char *ns, const char *id, struct bootstrap *b,
                         struct err *err, int *ret)
 {
@@ -285,7 +297,7 @@ static bool take_params(struct pb_slice data, const char *ns, const char *id, st
         struct err ignored = ERR_INIT;
         enum options_type type;
 
-        /* Not all extensions are options, and later versions may bring more. */
+        /* Not all extensions are options, and later versions may add more. */
         if (any && service_options_type(any->type_url, &type, &ignored) == 0)
             *ret = bootstrap_options(any, b, err);
     }
@@ -306,7 +318,8 @@ int bootstrap_parse(const void *data, size_t len, const char *ns, const char *id
     if (r < 0)
         return -1;
     if (b.socket_dir && (b.socket_dir[0] != '/' || strlen(b.socket_dir) > BOOTSTRAP_SOCKET_DIR_MAX))
-        return err_set(err, ERR_INVALID, "socket_dir \"%s\": an absolute path of at most %d bytes",
+        return err_set(err, ERR_INVALID,
+                       "invalid socket_dir \"%s\": must be an absolute path of at most %d bytes",
                        b.socket_dir, BOOTSTRAP_SOCKET_DIR_MAX);
     *ret = b;
     b = (struct bootstrap){ 0 };
@@ -336,7 +349,7 @@ void bootstrap_answer(const struct bootstrap *b, const char *max_shim_version, c
         r.version = 3;
         r.address = address;
         r.protocol = "ttrpc";
-        (void)pb_pack(&r, out); /* an address that we made is text */
+        (void)pb_pack(&r, out); /* cannot fail: our address is UTF-8 */
     } else if (max_shim_version && strstr(cwd, "/io.containerd.sandbox.controller.v1.shim/")) {
         AUTO(json_decref)
         json_t *all =
@@ -349,7 +362,7 @@ void bootstrap_answer(const struct bootstrap *b, const char *max_shim_version, c
     }
 }
 
-/* filepath.Clean of an absolute path, as the reference hashes it. */
+/* filepath.Clean of an absolute path, since the reference hashes the cleaned path. */
 static void add_clean(struct sbuf *out, const char *path)
 {
     for (const char *p = path; *p;) {
@@ -379,7 +392,8 @@ int bootstrap_address(const char *dir, const char *address, const char *ns, cons
     if (!dir)
         dir = BOOTSTRAP_SOCKET_DIR;
     if (strlen(dir) + 1 + strlen(hex) > RPC_PATH_MAX)
-        return err_set(err, ERR_INVALID, "socket directory %s is too long: at most %zu bytes", dir,
+        return err_set(err, ERR_INVALID,
+                       "socket directory %s is too long: the maximum is %zu bytes", dir,
                        RPC_PATH_MAX - 1 - strlen(hex));
     *ret = str_format("unix://%s/%s", dir, hex);
     return 0;

@@ -1,5 +1,5 @@
-/* bootstrap.h - what containerd says to `start` on stdin and what `start` answers on stdout, in
- * the forms of all its versions. reference/containerd-contract.md §2.4, §2.5. Never waits. */
+/* bootstrap.h - containerd's input of `start` on stdin and the answer on stdout, in the formats of
+ * all its versions. docs/reference/containerd-contract.md §2.4, §2.5. Never waits. */
 #pragma once
 #include "base/log.h"
 #include "base/str.h"
@@ -20,27 +20,29 @@ struct bootstrap {
     enum log_level log_level;
     /* From the runtime options, whichever type they have: */
     char *config_path; /* runtimeoptions.v1: the configuration file */
-    char *config_body; /* the same: keys as TOML, which win over the file */
+    char *config_body; /* the same: keys as TOML, which override the file */
     char *shim_cgroup; /* runc.v1 */
     char *image_dir;   /* runhcs.v1 from here on */
     uint32_t memory_mib, cpus;
+    bool has_scrub_logs, scrub_logs;
     struct strv annotations; /* "NAME=VALUE" */
-    struct strv notes;       /* "NAME: why": options that are set and mean nothing here */
+    struct strv notes;       /* "NAME: why": options that are set and ignored */
 };
-/* Bytes that are neither form are no error, nor are extensions that we do not know. ERR_INVALID: a
- * value in options that are ours is wrong, or they have a type that is not a runtime's. */
+/* Bytes in neither format and unknown extensions are not errors. ERR_INVALID: an invalid value in
+ * options of this runtime, or options of an unsupported type. */
 int bootstrap_parse(const void *data, size_t len, const char *ns, const char *id,
                     struct bootstrap *ret, struct err *err);
 /* Runtime options alone, as Create has them. */
 int bootstrap_options(const struct Any *any, struct bootstrap *ret, struct err *err);
-/* Those of a Create or CreateSandbox, when the shim has others. What they do not say is no
- * difference. early: there is no VM yet, so what hcsshim's options say is taken into *have and *c;
- * else, and for all that the shim itself depends on, ERR_STATE names what differs. */
+/* Compares the options of a Create or CreateSandbox with the shim's. An option that is not set does
+ * not differ. early: there is no VM yet, so hcsshim's options are applied to *have and *c.
+ * Otherwise, and for all options that the shim itself depends on, ERR_STATE names the difference.
+ */
 int bootstrap_merge(struct bootstrap *have, const struct bootstrap *more, bool early,
                     struct config *c, struct err *err);
 void bootstrap_release(struct bootstrap *b);
 AUTO_VALUE(struct bootstrap, bootstrap_release);
-/* Writes them over what the file said. */
+/* Overrides the values of the file. */
 int bootstrap_apply(const struct bootstrap *b, struct config *c, struct err *err);
 
 /* What containerd expects on stdout: a BootstrapResult (2.3 and later); JSON for a sandbox (2.0 to

@@ -88,7 +88,7 @@ static bool lists(const json_t *list, const char *word)
     return false;
 }
 
-/* As containerd's own decoder reads it: B5 is another runtime's answer, of the same form. */
+/* Decoded like containerd does; B5 is the answer of another runtime in the same format. */
 TEST(B5_runtime_info_names_features_and_mounts_and_echoes_options)
 {
     struct vector options = vector_load("B3"), other = vector_load("B5");
@@ -115,7 +115,7 @@ TEST(B5_runtime_info_names_features_and_mounts_and_echoes_options)
     ASSERT_OK(js_parse((const char *)m->features->value.data, m->features->value.len, 1 << 16,
                        &features, &err),
               err);
-    /* What containerd and Docker decide by. */
+    /* The features that containerd and Docker check. */
     const json_t *l = js_get(features, "linux");
     ASSERT(lists(js_get(features, "mountOptions"), "rro"));
     ASSERT(lists(js_get(features, "mountOptions"), "rslave"));
@@ -153,7 +153,7 @@ TEST(ws03_older_containerd_and_its_options_are_understood)
     ASSERT_STR(b.image_dir, "/opt/image");
 }
 
-/* As containerd's stdin of `start`, then over the defaults. */
+/* Encodes options like containerd's stdin of `start`, and applies them to the defaults. */
 static int apply(const void *message, struct config *c, struct err *err)
 {
     AUTO(pb_free) Any *any = NULL;
@@ -189,8 +189,9 @@ TEST(the_options_table_of_containerds_configuration_is_read)
     ASSERT(c.rootfs == CONFIG_ROOTFS_SHARED);
     ASSERT_FAIL(apply_body(bad, strlen(bad), &d, &err), err, ERR_INVALID);
     ASSERT_HAS(err.msg, "runtime options:1: unknown key cpu; did you mean cpus?");
+    ASSERT_EQ(err.reason, REASON_INVALID_CONFIG);
     ASSERT_FAIL(apply_body("a\0b", 3, &e, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "is not text");
+    ASSERT_HAS(err.msg, "contains a NUL byte");
 }
 
 TEST(hcsshims_options_change_the_configuration)
@@ -220,7 +221,7 @@ TEST(hcsshims_options_change_the_configuration)
     ASSERT_STR(c.default_annotations.v[0], "io.lcow.cpus=4");
 }
 
-TEST(a_type_that_is_no_runtimes_is_named)
+TEST(an_unsupported_options_type_is_named)
 {
     Any any = ANY__INIT;
     AUTO(sbuf_release) struct sbuf bytes = { 0 };
@@ -234,7 +235,7 @@ TEST(a_type_that_is_no_runtimes_is_named)
     ASSERT_HAS(err.msg, "runtimeoptions.v1.Options");
 }
 
-TEST(an_extension_of_another_kind_is_left_alone)
+TEST(an_extension_of_another_kind_is_ignored)
 {
     Bootstrap__BootstrapParams p = BOOTSTRAP__BOOTSTRAP_PARAMS__INIT;
     Bootstrap__Extension x = BOOTSTRAP__EXTENSION__INIT, *xs[] = { &x };
@@ -267,7 +268,7 @@ static void refused(const Runhcs__Options *o, const char *part)
     ASSERT_HAS(err.msg, part);
 }
 
-TEST(bad_values_in_our_own_options_are_named)
+TEST(invalid_values_in_options_of_this_runtime_are_named)
 {
     Runhcs__Options level = RUNHCS__OPTIONS__INIT, memory = level, cpus = level, small = level,
                     platform = level, boot = level;
@@ -278,7 +279,7 @@ TEST(bad_values_in_our_own_options_are_named)
     small.vm_memory_size_in_mb = 64;
     platform.sandbox_platform = "windows/amd64";
     boot.boot_files_root_path = "image";
-    refused(&small, "vm_memory_size_in_mb 64 in the runtime options: 128 to");
+    refused(&small, "vm_memory_size_in_mb 64 in the runtime options: must be 128–");
     refused(&platform, "sandbox_platform \"windows/amd64\"");
     refused(&boot, "boot_files_root_path \"image\"");
     refused(&level, "log_level \"loud\"");
@@ -304,7 +305,7 @@ static void options_of(const void *message, struct bootstrap *b)
     ASSERT_OK(bootstrap_options(any, b, &err), err);
 }
 
-TEST(hcsshims_options_that_mean_nothing_here_are_noted_and_others_refused)
+TEST(ignored_options_of_hcsshim_are_noted_and_unsupported_ones_refused)
 {
     Runhcs__Options o = RUNHCS__OPTIONS__INIT, none = o, proxy = o;
     AUTO(bootstrap_release) struct bootstrap b = { 0 }, quiet = { 0 }, ignored = { 0 };
@@ -315,16 +316,17 @@ TEST(hcsshims_options_that_mean_nothing_here_are_noted_and_others_refused)
     o.scrub_case = RUNHCS__OPTIONS__SCRUB_SCRUB_LOGS;
     o.registry_root = "x";
     options_of(&o, &b);
-    ASSERT_EQ(b.notes.n, 3);
+    ASSERT_EQ(b.notes.n, 2);
+    ASSERT(b.has_scrub_logs && !b.scrub_logs);
     ASSERT_HAS(b.notes.v[0], "registry_root: ");
     ASSERT_HAS(b.notes.v[1], "io_retry_timeout_in_sec: ");
-    ASSERT_HAS(b.notes.v[2], "scrub_logs: ");
     options_of(&none, &quiet);
     ASSERT_EQ(quiet.notes.n, 0);
     proxy.ncproxyaddr = "tcp:x";
     ASSERT_EQ(pb_set_any(&any, &proxy), 0);
     ASSERT_FAIL(bootstrap_options(any, &ignored, &err), err, ERR_UNIMPLEMENTED);
-    ASSERT_HAS(err.msg, "NCProxyAddr in the runtime options: a network proxy of Windows not");
+    ASSERT_HAS(err.msg,
+               "NCProxyAddr in the runtime options: lcow does not support the network proxy");
 }
 
 static int merge(const void *start, const void *create, bool early, uint32_t *ret_memory,
@@ -343,7 +345,7 @@ static int merge(const void *start, const void *create, bool early, uint32_t *re
     return r;
 }
 
-TEST(options_of_a_create_are_the_shims_or_applied_or_refused)
+TEST(options_of_a_create_equal_the_shims_or_are_applied_or_refused)
 {
     Runhcs__Options none = RUNHCS__OPTIONS__INIT, some = none, other = none;
     uint32_t memory;
@@ -357,9 +359,8 @@ TEST(options_of_a_create_are_the_shims_or_applied_or_refused)
     ASSERT_OK(merge(&some, &other, true, &memory, &err), err);
     ASSERT_EQ(memory, 1024);
     ASSERT_FAIL(merge(&some, &other, false, &memory, &err), err, ERR_STATE);
-    ASSERT_HAS(err.msg,
-               "vm_memory_size_in_mb in the runtime options is not what this shim runs its "
-               "VM with");
+    ASSERT_HAS(err.msg, "vm_memory_size_in_mb in the runtime options differs from the value with "
+                        "which this shim started its VM");
 }
 
 TEST(options_that_the_shim_itself_depends_on_cannot_change)
@@ -381,12 +382,13 @@ TEST(options_that_the_shim_itself_depends_on_cannot_change)
     ASSERT_FAIL(merge(&start, &other, true, &c, &err), err, ERR_STATE);
     ASSERT_HAS(err.msg, "the options table");
     ASSERT_FAIL(merge(&start, &path, true, &c, &err), err, ERR_STATE);
-    ASSERT_HAS(err.msg, "ConfigPath in the runtime options is not what this shim was started with");
+    ASSERT_HAS(err.msg, "ConfigPath in the runtime options differs from the value with which this "
+                        "shim was started:");
     ASSERT_OK(merge(&start, &runc, true, &c, &err), err); /* clients send it to all runtimes */
     ASSERT_FAIL(merge(&start, &cgroup, true, &c, &err), err, ERR_STATE);
 }
 
-TEST(garbage_and_foreign_options_are_no_error)
+TEST(garbage_and_foreign_options_are_ignored)
 {
     static const char *const texts[] = { "", "{\"version\":2}", "\n\xff\xff\xff\xff\x7f",
                                          "\x0a\x03" };
@@ -431,7 +433,7 @@ TEST(a_socket_directory_that_is_too_long_or_relative_is_refused)
     }
 }
 
-TEST(each_containerd_gets_the_answer_it_understands)
+TEST(each_containerd_version_gets_its_answer_format)
 {
     const char *task = "/run/containerd/io.containerd.runtime.v2.task/default/c1";
     const char *sandbox = "/run/containerd/io.containerd.sandbox.controller.v1.shim/k8s.io/p";
@@ -458,7 +460,7 @@ static void address_is(const char *containerd, const char *want)
     ASSERT_STR(got, want);
 }
 
-TEST(the_socket_is_named_as_the_reference_names_it)
+TEST(the_socket_has_the_name_of_the_reference_implementation)
 {
     address_is("/run/containerd/containerd.sock", ADDRESS);
     address_is("/run//containerd/./x/../containerd.sock/", ADDRESS); /* joined cleanly */

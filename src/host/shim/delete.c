@@ -1,13 +1,12 @@
-/* delete.c - `delete`, containerd's last word on a container: when it returns, the container does
+/* delete.c - `delete`, containerd's last call for a container: when it returns, the container does
  * not run.
  *
- *     the shim is dead             all that it had is taken back, from its ledger alone
- *     it does not know the id      nothing is to be done: this is so after every normal deletion
+ *     the shim is dead             cleans up everything from the shim's ledger
+ *     it does not know the id      nothing to do: the case after every normal deletion
  *     it knows the id              Kill, Wait, Delete by RPC
- *     it does not answer or        the container's anchor is killed, and a file (run_file.h) tells
- *     refuses, or takes too long   the shim to end the container once it can. When containerd has
- *                                  given up all that the shim has, the shim is killed, too, and
- *                                  everything is taken back */
+ *     it does not answer or        kills the container's anchor, and writes a file (run_file.h), by
+ *     refuses, or takes too long   which the shim kills the container once it can. If containerd
+ * has given up all containers of the shim, kills the shim as well and cleans up everything */
 #include "api/task.pb-c.h"
 #include "base/clock.h"
 #include "base/ctx.h"
@@ -36,9 +35,9 @@
 #define DELETE_LIMIT (4200 * NS_PER_MS) /* containerd kills it after 5 s */
 #define CONNECT_LIMIT (100 * NS_PER_MS)
 #define ANSWER_LIMIT (1200 * NS_PER_MS)
-#define KILL_RESERVE (1200 * NS_PER_MS) /* what Kill, Wait and Delete leave for what follows */
+#define KILL_RESERVE (1200 * NS_PER_MS) /* reserved for the steps after Kill, Wait and Delete */
 #define SHUTDOWN_LIMIT (100 * NS_PER_MS)
-/* For a shim that does not serve any more to end by itself. */
+/* Time for a shim that no longer serves to exit. */
 #define OWNER_PATIENCE (2 * NS_PER_S)
 #define OWNER_PAUSE (20 * NS_PER_MS)
 #define STACKED_MOUNTS_MAX 64
@@ -51,7 +50,7 @@ static char *run_root_of(const struct group_file *n)
     if (n->run_root)
         return str_dup(n->run_root);
     config_init(&config);
-    /* What cannot be read now could be read when the shim started: its default it is. */
+    /* On failure the default is used: the shim could read the file when it started. */
     if (config_load(&config, NULL, &err) < 0) {
         config_release(&config);
         config_init(&config);
@@ -62,7 +61,7 @@ static char *run_root_of(const struct group_file *n)
 struct deletion {
     const struct shim_args *args;
     const struct group_file *file;
-    char *dir;                 /* of the group's VM; its ledger and run file are there */
+    char *dir;                 /* of the group's VM, with its ledger and run file */
     struct run_file run;       /* as the shim wrote it; empty if it has no VM */
     struct rpc_client *client; /* to a shim that answered */
     DeleteResponse resp;
@@ -76,7 +75,7 @@ static void deletion_release_auto(struct deletion *d)
     rpc_client_free(d->client);
 }
 
-/* --- how it is --- */
+/* --- the shim's state --- */
 
 enum standing { SHIM_DEAD, SHIM_SILENT, SHIM_UNAWARE, SHIM_HAS_IT };
 
@@ -89,22 +88,21 @@ static enum standing ask(struct ctx *ctx, struct deletion *d)
     struct err err = ERR_INIT;
 
     rpc_client_free(TAKE_PTR(d->client));
-    /* A full queue is a living server's. But the kernel may take a while for the descriptors of a
-     * process that was killed, and its listener goes late: then the connection ends, instead of an
-     * answer. */
+    /* A full queue belongs to a running server. But the kernel may close the listener of a killed
+     * process late: then the connection closes without an answer. */
     if (rpc_client_connect(&connecting, d->file->address, &d->client, &err) < 0)
         return err.code == ERR_DEADLINE ? SHIM_SILENT : SHIM_DEAD;
     req.id = (char *)d->args->id;
     if (rpc_client_call(&answering, d->client, SERVICE_TASK_V2, "Connect", &req,
                         &connect_response__descriptor, (void **)&resp, &err) == 0)
         return resp->task_pid ? SHIM_HAS_IT : SHIM_UNAWARE;
-    /* Any other error (ERR_EXHAUSTED) says nothing of the container: it may run. */
+    /* After any other error (ERR_EXHAUSTED) the container may be running. */
     return err.code == ERR_UNAVAILABLE ? SHIM_DEAD : SHIM_SILENT;
 }
 
-/* --- a shim that is stuck --- */
+/* --- an unresponsive shim --- */
 
-/* Whether containerd has given up all that this shim has, this container included. */
+/* True if containerd has given up all containers of this shim, including this one. */
 static int is_given_up(struct ctx *ctx, struct deletion *d, bool *ret, struct err *err)
 {
     const struct group_file *n = d->file;
@@ -113,7 +111,7 @@ static int is_given_up(struct ctx *ctx, struct deletion *d, bool *ret, struct er
 
     if (d->run.address)
         return run_given_up(ctx, d->dir, &d->run, ret, err);
-    /* It has no VM. It may be about to make one for a container whose `start` found it. */
+    /* It has no VM, but may be about to start one for a container whose `start` found it. */
     *ret = name && str_eq(name + 1, d->args->id);
     if (*ret || !name)
         return 0;
@@ -121,7 +119,7 @@ static int is_given_up(struct ctx *ctx, struct deletion *d, bool *ret, struct er
     return run_bundles_gone(ctx, &home, ret, err);
 }
 
-/* 1: the shim's process is there. */
+/* 1: the shim's process is running. */
 static int open_shim(struct deletion *d, pid_t *ret_pid, int *ret_pidfd, struct err *err)
 {
     const char *name = d->run.process && d->run.process[0] ? d->run.process : d->file->shim;
@@ -130,10 +128,11 @@ static int open_shim(struct deletion *d, pid_t *ret_pid, int *ret_pidfd, struct 
         return ledger_process_open(name, ret_pid, ret_pidfd, err);
     if (!d->run.address)
         return 0;
-    return err_set(err, ERR_STATE,
-                   "the shim of %s, process %d, does not answer, and is of a version that does not "
-                   "say when it started; end that process, then: lcow gc",
-                   d->file->group, (int)d->run.pid);
+    return err_set(
+        err, ERR_STATE,
+        "the shim of %s, process %d, does not answer, and its version did not record its "
+        "start time; stop that process, then run: lcow gc",
+        d->file->group, (int)d->run.pid);
 }
 
 static int kill_anchor(struct ctx *ctx, const struct run_member *m, struct err *err)
@@ -145,8 +144,8 @@ static int kill_anchor(struct ctx *ctx, const struct run_member *m, struct err *
     return r > 0 ? ledger_process_kill(ctx, pid, pidfd, err) : r;
 }
 
-/* The file comes first: whoever deletes the others of the group at the same time sees it, and the
- * last of them kills the shim. */
+/* Writes the file first: concurrent deletes of the group's other containers see it, and the last of
+ * them kills the shim. */
 static int leave_file(struct deletion *d, const struct run_member *m, struct err *err)
 {
     bool alive = false;
@@ -155,18 +154,18 @@ static int leave_file(struct deletion *d, const struct run_member *m, struct err
         if (err->code != ERR_NONE && err->sys != ENOENT)
             return -1;
         err_clear(err);
-        return 0; /* its VM is gone, and the container with it */
+        return 0; /* the VM has stopped, and the container with it */
     }
     if (ledger_owner_alive(d->dir, &alive, err) < 0)
         return -1;
-    if (!alive) { /* it went while we wrote: what it has left is taken back or gone */
+    if (!alive) { /* the shim exited meanwhile: its leftovers are cleaned up or gone */
         run_unforsake(d->dir, d->args->id);
         (void)rmdir(d->dir);
     }
     return 0;
 }
 
-/* *ret_killed: the shim is dead, and what it had is to be taken back. */
+/* *ret_killed: the shim is dead, and its leftovers must be cleaned up. */
 static int forsake(struct ctx *ctx, struct deletion *d, bool *ret_killed, struct err *err)
 {
     const struct run_member *m = run_file_find(&d->run, d->args->id);
@@ -177,7 +176,7 @@ static int forsake(struct ctx *ctx, struct deletion *d, bool *ret_killed, struct
 
     if (leave_file(d, m, err) < 0 || is_given_up(ctx, d, &all, err) < 0)
         return -1;
-    /* The end of a sandbox's own container would end the sandbox's VM, and all others in it. */
+    /* Killing the sandbox's own container would stop the VM and all other containers in it. */
     if (m && !m->hidden && kill_anchor(ctx, m, err) < 0)
         return -1;
     r = open_shim(d, &pid, &shim, err);
@@ -185,15 +184,15 @@ static int forsake(struct ctx *ctx, struct deletion *d, bool *ret_killed, struct
         return r;
     if (!all)
         return pidfd_send_signal(shim, SIGHUP, NULL, 0) < 0 && errno != ESRCH
-                   ? err_sys(err, errno, "tell process %d to read the file", pid)
+                   ? err_sys(err, errno, "signal process %d to read the file", pid)
                    : 0;
     *ret_killed = true;
     return ledger_process_kill(ctx, pid, shim, err);
 }
 
-/* --- a shim that is dead --- */
+/* --- a dead shim --- */
 
-/* The group's daemon is gone: everything it had goes too. */
+/* The group's daemon is dead: cleans up everything that it had. */
 static int take_back(struct ctx *ctx, struct deletion *d, struct err *err)
 {
     const struct group_file *n = d->file;
@@ -202,17 +201,17 @@ static int take_back(struct ctx *ctx, struct deletion *d, struct err *err)
     bool killed = false;
 
     if (group_lock(ctx, n->address, &lock, err) < 0) {
-        if (err->sys != ENOENT) /* without a socket directory there is no socket to fight for */
-            return err_wrap(err, "another start or delete of %s is under way", n->group);
+        if (err->sys != ENOENT) /* without a socket directory there is no socket to protect */
+            return err_wrap(err, "another start or delete of %s is in progress", n->group);
         err_clear(err);
     }
     if (ask(ctx, d) != SHIM_DEAD)
-        return 0; /* a new one, started in between */
-    /* It does not serve, but lives: on its way out it takes back what it can by itself. A child
-     * between fork and exec holds the ledger for a moment longer than a shim that was killed. */
+        return 0; /* a new daemon was started in between */
+    /* A shim that no longer serves but still runs is exiting and cleans up by itself. A child
+     * between fork and exec may hold the ledger's lock slightly longer than a killed shim. */
     while (ledger_reclaim(ctx, d->dir, false, NULL, NULL, err) < 0) {
         if (err->code != ERR_STATE)
-            return err_wrap(err, "take back what %s left", d->dir);
+            return err_wrap(err, "clean up what %s left", d->dir);
         err_clear(err);
         if (fiber_sleep(ctx, OWNER_PAUSE, err) < 0)
             return err_wrap(err, "wait for the owner of %s", d->dir);
@@ -241,7 +240,7 @@ static void told(struct deletion *d, uint32_t pid, uint32_t status, const Timest
 #define CALL(ctx, d, method, req, type, resp, err)                                                 \
     rpc_client_call(ctx, (d)->client, SERVICE_TASK_V2, method, req, type, (void **)(resp), err)
 
-/* 0: it is ended and deleted. The shim tells containerd of it as of every other end. */
+/* 0: the container is killed and deleted. The shim reports its exit to containerd as usual. */
 static int end_by_calls(struct ctx *ctx, struct deletion *d, struct err *err)
 {
     uint64_t left = ctx_left(ctx);
@@ -257,8 +256,8 @@ static int end_by_calls(struct ctx *ctx, struct deletion *d, struct err *err)
     struct err ignored = ERR_INIT;
 
     kill.id = wait.id = delete.id = shutdown.id = id;
-    /* Not all: on the container that holds a pod this would mean the whole pod, of which
-     * containerd may still want the others. Execs that outlive init are killed by forsake(). */
+    /* Without `all`: for the holder of a pod this would kill the whole pod, of which containerd may
+     * still need other containers. forsake() kills execs that outlive init. */
     kill.signal = SIGKILL;
     if (CALL(&limit, d, "Kill", &kill, &empty__descriptor, NULL, err) < 0 &&
         err->code != ERR_NOT_FOUND)
@@ -270,7 +269,7 @@ static int end_by_calls(struct ctx *ctx, struct deletion *d, struct err *err)
     if (CALL(&limit, d, "Delete", &delete, &delete_response__descriptor, &gone, err) < 0)
         return -1;
     told(d, gone->pid, gone->exit_status, gone->exited_at);
-    /* Containerd asks nobody else to leave. It counts only when nothing is left to serve. */
+    /* containerd sends no Shutdown after this. It takes effect only if nothing is left to serve. */
     (void)CALL(&last, d, "Shutdown", &shutdown, &empty__descriptor, NULL, &ignored);
     return 0;
 }
@@ -285,13 +284,13 @@ static int end_container(struct ctx *ctx, struct deletion *d, struct err *err)
     err_clear(err);
     if (run_file_read(d->dir, &d->run, err) < 0 && shim != SHIM_DEAD && err->code != ERR_NOT_FOUND)
         return err_wrap(err, "the shim of %s does not answer", d->file->group);
-    err_clear(err); /* without it the ledger says all that is needed of a dead one */
+    err_clear(err); /* for a dead shim the ledger alone is sufficient */
     if (shim != SHIM_DEAD && forsake(ctx, d, &killed, err) < 0)
-        return err_wrap(err, "end container %s, whose shim does not answer", d->args->id);
+        return err_wrap(err, "kill container %s, whose shim does not answer", d->args->id);
     return shim == SHIM_DEAD || killed ? take_back(ctx, d, err) : 0;
 }
 
-/* containerd removes the bundle next, with rmdir for rootfs: nothing may be mounted there. */
+/* containerd removes the bundle next, with rmdir for rootfs, so nothing may be mounted there. */
 static int unmount_rootfs(const char *bundle, struct err *err)
 {
     AUTO_FREE char *rootfs = str_format("%s/rootfs", bundle);
@@ -324,20 +323,20 @@ int delete_run(struct ctx *ctx, const struct shim_args *a, struct sbuf *out, str
         .exited_at = pb_time_of(n.exited_wall_ns ? n.exited_wall_ns : loop_wall(ctx->loop)),
     };
 
-    /* containerd tells this as the exit, if the shim has gone before the task was deleted. */
+    /* containerd reports this as the exit if the shim exited before the task was deleted. */
     d.resp.pid = n.pid;
     d.resp.exit_status = n.exited_wall_ns ? n.exit_status : EXIT_KILLED;
     d.resp.exited_at = &d.exited_at;
     if (end_container(&limit, &d, err) < 0)
         first = *err;
     rpc_client_free(TAKE_PTR(d.client));
-    fiber_yield(ctx->loop); /* its reader ends: nothing runs after `delete` that could end it */
+    fiber_yield(ctx->loop); /* lets the client's reader fiber end before the loop stops */
     if (unmount_rootfs(bundle, err) < 0 && first.code == ERR_NONE)
         first = *err;
     if (first.code != ERR_NONE) {
         *err = first;
         return -1;
     }
-    (void)pb_pack(&d.resp, out); /* it has no strings */
+    (void)pb_pack(&d.resp, out); /* cannot fail: the message has no strings */
     return 0;
 }

@@ -34,7 +34,7 @@ static char *sandbox_of(const char *bundle)
     AUTO(json_decref) json_t *root = NULL;
     struct err ignored = ERR_INIT;
 
-    /* Most specs do not mention it: then there is no need to understand them. */
+    /* Most specs do not contain the annotation, and then need not be parsed. */
     if (!text || !strstr(text, SANDBOX_ID) ||
         js_parse(text, strlen(text), SPEC_MAX_BYTES, &root, &ignored) < 0)
         return NULL;
@@ -68,16 +68,16 @@ bool group_join(struct ctx *ctx, const char *address)
     struct rpc_client *client;
     struct err err = ERR_INIT;
 
-    /* A full queue is a live server's, or that of one which is stuck: not a dead one's. But the
-     * kernel may take a while for the descriptors of a process that was killed, and its listener
-     * goes late: connecting says little. Then the connection ends, instead of an answer. */
+    /* A full queue belongs to a running shim, perhaps a stuck one, not to a dead one. But the
+     * kernel may close the listener of a killed process late, so a connection alone does not prove
+     * that it runs: then the connection closes without an answer. */
     if (rpc_client_connect(&connecting, address, &client, &err) < 0)
         return err.code == ERR_DEADLINE;
-    /* A shim of an older version does not know it, and says so: it lives. */
+    /* A shim of an older version answers that it does not know the method: it is running. */
     (void)rpc_client_call(&answering, client, SERVICE_LCOW, "Expect", &req,
                           &lcow__expect_response__descriptor, NULL, &err);
     rpc_client_free(client);
-    fiber_yield(ctx->loop); /* its reader ends: `start` does not wait for others */
+    fiber_yield(ctx->loop); /* lets the client's reader fiber end before `start` returns */
     return err.code != ERR_UNAVAILABLE;
 }
 
@@ -104,16 +104,16 @@ int group_find_leaver(struct ctx *ctx, const char *address, struct group_leaver 
     *ret = (struct group_leaver){ -1, 0 };
     if (rpc_sock_connect(&connecting, address, &fd, err) < 0) {
         if (err->code != ERR_UNAVAILABLE)
-            return err_wrap(err, "ask which shim is leaving");
+            return err_wrap(err, "connect to the exiting shim");
         err_clear(err);
-        return 0; /* it died on its way */
+        return 0; /* it has exited meanwhile */
     }
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0)
-        return err_sys(err, errno, "ask which shim is leaving %s", address);
+        return err_sys(err, errno, "find the process of the exiting shim at %s", address);
     pidfd = pidfd_open(peer.pid, 0);
     if (pidfd < 0 && errno != ESRCH)
-        return err_sys(err, errno, "watch process %d, which is leaving", peer.pid);
-    /* A child between fork and exec may hold the listener of one that is dead. */
+        return err_sys(err, errno, "watch process %d, the exiting shim", peer.pid);
+    /* A child between fork and exec may hold the listener of a dead shim. */
     if (pidfd >= 0 && fd_ready_now(pidfd, POLLIN) == 0)
         *ret = (struct group_leaver){ TAKE_FD(pidfd), peer.pid };
     return 0;
@@ -124,7 +124,7 @@ static void drop_lock(void *job)
     fd_close(((struct group_lock *)job)->fd);
 }
 
-/* One try. 1: it is ours. 0: the file was removed by its last holder meanwhile. */
+/* One attempt. 1: locked. 0: the last holder removed the file meanwhile. */
 static int lock_once(struct group_lock *l, int flags, struct err *err)
 {
     struct stat mine, there;
@@ -171,7 +171,8 @@ void group_unlock(struct group_lock *l)
 {
     if (!l->path)
         return;
-    (void)unlink(l->path); /* while we hold it: who waits for it sees that, and makes a new one */
+    (void)unlink(l->path); /* while it is locked: a waiting process sees the removal and creates a
+                              new file */
     fd_close(l->fd);
     free((char *)l->path);
 }

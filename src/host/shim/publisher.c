@@ -58,7 +58,7 @@ static int wire_create(const struct event *e, Any **ret)
     return pb_set_any(ret, m);
 }
 
-/* The others. */
+/* The other kinds of events. */
 static int wire_plain(const struct event *e, Any **ret)
 {
     TaskStart start = TASK_START__INIT;
@@ -132,7 +132,7 @@ static int try_once(struct ctx *ctx, struct publisher *p, const ForwardRequest *
                            NULL, err);
 }
 
-/* 1: it is delivered. 0: it is given up. -1: we are stopped. */
+/* 1: delivered. 0: given up. -1: the publisher is stopped. */
 static int publish(struct ctx *ctx, struct publisher *p, const struct event *e)
 {
     AUTO(pb_free) ForwardRequest *req = publisher_wire(e, p->ns);
@@ -144,14 +144,14 @@ static int publish(struct ctx *ctx, struct publisher *p, const struct event *e)
             return 1;
         if (p->life.fired)
             return -1;
-        /* What containerd finds invalid it will never accept. */
+        /* containerd never accepts an event that it considers invalid, so do not retry. */
         if (err.code == ERR_INVALID || loop_now(ctx->loop) - since >= GIVE_UP_AFTER)
             break;
         if (fiber_sleep(ctx, pause, &err) < 0)
             return -1;
         pause = pause * 2 < RETRY_MAX ? pause * 2 : RETRY_MAX;
     }
-    log_warn(ctx, "event not delivered", F_STR("cid", e->container_id),
+    log_warn(ctx, "could not publish an event", F_STR(LK_CID, e->container_id),
              F_STR("topic", req ? req->envelope->topic : "?"), F_ERR(&err));
     return 0;
 }
@@ -196,7 +196,7 @@ struct publisher *publisher_new(const struct publisher_opts *o)
 
 int publisher_stop(struct ctx *ctx, struct publisher *p, struct err *err)
 {
-    cancel_fire(&p->life, ERR_CANCELLED, "the shim ends");
+    cancel_fire(&p->life, ERR_CANCELLED, "the shim is exiting");
     return fibers_wait(ctx, &p->fibers, "publisher", err);
 }
 

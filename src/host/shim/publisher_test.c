@@ -1,4 +1,6 @@
-/* publisher_test.c - events on their way to a containerd that is there, away, slow or unwilling. */
+/* publisher_test.c - publishing events to a containerd that accepts, is stopped, is slow or
+ * refuses.
+ */
 #include "api/events.pb-c.h"
 #include "api/forward.pb-c.h"
 #include "base/clock.h"
@@ -119,7 +121,7 @@ static void end(struct ctx *ctx, struct publisher *pub, struct events *q, struct
     peer_end(ctx, p);
 }
 
-TEST(T7_an_exit_is_wired_as_containerd_reads_it)
+TEST(T7_an_exit_is_encoded_as_containerd_reads_it)
 {
     struct event e = { .kind = EVENT_EXIT,
                        .wall_ns = UINT64_C(1700000000123456789),
@@ -172,7 +174,7 @@ TEST(every_kind_has_topic_type_and_fields)
     }
 }
 
-TEST(a_create_event_tells_mounts_and_stdio)
+TEST(a_create_event_has_mounts_and_stdio)
 {
     const char *const options[] = { "ro", "rbind", NULL };
     struct event_mount mount = { "bind", "/src", "", options };
@@ -201,7 +203,7 @@ TEST(a_create_event_tells_mounts_and_stdio)
     ASSERT_STR(m->rootfs[0]->options[1], "rbind");
 }
 
-TEST(text_that_is_none_is_not_sent)
+TEST(an_event_with_invalid_utf8_is_not_sent)
 {
     struct event e = { .kind = EVENT_START, .wall_ns = 1, .container_id = "\xff", .exec_id = "" };
 
@@ -253,7 +255,7 @@ TEST_VIRTUAL(ws09_a_containerd_that_is_away_delays_nothing_but_its_events)
     end(ctx, pub, q, &p);
 }
 
-TEST_VIRTUAL(the_head_is_given_up_after_a_minute_and_the_next_is_tried)
+TEST_VIRTUAL(the_first_event_is_dropped_after_a_minute_and_the_next_is_tried)
 {
     struct peer p = { .away = true };
     struct events *q = events_new();
@@ -300,7 +302,7 @@ TEST_VIRTUAL(an_event_that_containerd_refuses_is_not_sent_again)
     end(ctx, pub, q, &p);
 }
 
-TEST_VIRTUAL(a_silent_containerd_is_tried_again_after_five_seconds)
+TEST_VIRTUAL(an_unresponsive_containerd_is_retried_after_five_seconds)
 {
     struct peer p = { .silent = true };
     struct events *q = events_new();
@@ -343,7 +345,7 @@ TEST_VIRTUAL(stopping_does_not_wait_for_containerd)
     peer_end(ctx, &p);
 }
 
-TEST_VIRTUAL(without_an_address_events_go_nowhere)
+TEST_VIRTUAL(without_an_address_events_are_dropped)
 {
     struct events *q = events_new();
     struct err err = ERR_INIT;

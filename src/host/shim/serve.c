@@ -6,6 +6,7 @@
 #include "base/fiber.h"
 #include "base/log.h"
 #include "base/loop.h"
+#include "base/scrub.h"
 #include "base/stall.h"
 #include "host/config/config.h"
 #include "host/control/diag.h"
@@ -39,17 +40,17 @@
 #define FLUSH_LIMIT (5 * NS_PER_S)
 #define ANSWER_LIMIT (2 * NS_PER_S)
 #define STOP_LIMIT (1 * NS_PER_S)
-#define UNLINK_LIMIT (10 * NS_PER_S) /* a `start` beside us, on a busy machine, has the lock */
+#define UNLINK_LIMIT (10 * NS_PER_S) /* a concurrent `start` may have the lock */
 #define LOOK_LIMIT (5 * NS_PER_S)
 #define STUCK_LIMIT (5 * NS_PER_S)
-#define SLOW_LIMIT (30 * NS_PER_S) /* a request that takes longer is told in the log */
+#define SLOW_LIMIT (30 * NS_PER_S) /* a request that takes longer is logged */
 
 struct shim {
     struct loop *loop;
     const struct shim_args *args;
     const struct shim_backend *backend;
     struct config config;
-    struct bootstrap options; /* what it was started with */
+    struct bootstrap options; /* the options at the start */
     struct events *events;
     struct registry *registry;
     struct service *service;
@@ -57,7 +58,7 @@ struct shim {
     struct publisher *publisher;
     struct tracer *tracer;  /* NULL: off */
     struct group_file file; /* its group, address and run root */
-    struct stat socket;     /* as it was when we began; st_ino 0: none */
+    struct stat socket;     /* the socket at the start; st_ino 0: none */
     int address_fd;         /* keeps the address connectable until the process ends */
     struct latch stop;
     bool leaving;
@@ -65,11 +66,11 @@ struct shim {
     struct watch *watch;
     struct journal *journal; /* NULL: there is none */
     struct cgroup *home;     /* registry_opts.home */
-    struct stall *stall;     /* NULL likewise */
-    bool erred;              /* something went wrong: the journal stays, for `lcow explain` */
+    struct stall *stall;     /* NULL: there is none */
+    bool erred;              /* an error occurred: the journal is kept for `lcow explain` */
 };
 
-/* Nobody should have removed it or put another in its place; if so, it is not ours to touch. */
+/* True if the socket is still ours. If it was removed or replaced, the shim must not touch it. */
 static bool has_socket(const struct shim *s)
 {
     struct stat now;
@@ -78,8 +79,8 @@ static bool has_socket(const struct shim *s)
            now.st_ino == s->socket.st_ino && now.st_dev == s->socket.st_dev;
 }
 
-/* At once: a Create that comes before the end begins would be killed by it. `start` sends none
- * here any more, it waits until we have gone. */
+/* Must happen at once: the shutdown would kill a Create that arrives before it begins. From now on,
+ * `start` sends no container to this shim, and waits until it has exited. */
 static void stop(void *arg, const char *why)
 {
     struct shim *s = arg;
@@ -92,7 +93,7 @@ static void stop(void *arg, const char *why)
         int r = group_mark_leaving(s->file.address);
 
         if (r < 0)
-            log_warn(NULL, "not marked as leaving; a container that comes now is refused",
+            log_warn(NULL, "could not mark the socket as closing; the shim refuses new containers",
                      F_I("errno", -r));
     }
     latch_set(&s->stop);
@@ -102,14 +103,14 @@ static void stop(void *arg, const char *why)
 
 static void on_term(void *arg, const struct signalfd_siginfo *info)
 {
-    stop(arg, "a signal asked for it");
+    stop(arg, "a signal was received");
 }
 
-/* The guest's part waits for the guest, a few seconds at most. */
+/* Gets the guest's part from the guest, waiting a few seconds at most. */
 static void dump_main(void *arg)
 {
     struct shim *s = arg;
-    struct ctx ctx = ctx_root(s->loop);
+    struct ctx ctx = ctx_background(s->loop, LK_SANDBOX_ID, s->args->id);
     AUTO_FREE char *host = NULL, *guest = NULL;
 
     diag_stacks(&ctx, s->registry, &host, &guest);
@@ -125,7 +126,7 @@ static void on_usr1(void *arg, const struct signalfd_siginfo *info)
         fiber_go(s->loop, dump_main, s, "dump");
 }
 
-/* `delete` has left a file for us. */
+/* `delete` has written a file for this shim. */
 static void on_hup(void *arg, const struct signalfd_siginfo *info)
 {
     struct shim *s = arg;
@@ -170,7 +171,9 @@ static void begin_journal(struct shim *s)
     struct err err = ERR_INIT;
 
     if (journal_open(s->config.run_root, s->args->ns, s->args->id, &s->journal, &err) < 0) {
-        log_warn(NULL, "no journal; `lcow logs` and `lcow explain` will know little", F_ERR(&err));
+        log_warn(NULL,
+                 "could not open the journal; `lcow logs` and `lcow explain` will have little data",
+                 F_ERR(&err));
         return;
     }
     log_tee(s->config.log_level < LOG_INFO ? s->config.log_level : LOG_INFO, on_line, s);
@@ -187,25 +190,27 @@ static void end_journal(struct shim *s)
 
 /* ---- a crash, or a main loop that is stuck */
 
-/* In the watcher's thread. */
+/* Runs in the watcher's thread. */
 static void on_stuck(void *arg, const struct stall_report *r)
 {
     const struct shim *s = arg;
     char since[CLOCK_RFC3339_SIZE];
 
     clock_rfc3339(r->since_wall, since);
-    log_aside(journal_fd(s->journal), LOG_ERROR, "the shim is stuck and answers nobody",
+    log_aside(journal_fd(s->journal), LOG_ERROR, "the shim is stuck: its main loop does not run",
               (const struct log_field[]){ F_STR("fiber", r->who),
                                           F_STR("since", since),
                                           F_NS("age", r->for_ns),
                                           F_STR("syscall", r->syscall),
                                           F_STR("kernel", r->kernel),
+                                          F_REASON(REASON_SHIM_STUCK),
                                           {} });
 }
 
 static void on_unstuck(void *arg, uint64_t for_ns)
 {
-    log_error(NULL, "the shim was stuck and goes on", F_NS("duration", for_ns));
+    log_error(NULL, "the shim was stuck and continues", F_NS(LK_DURATION, for_ns),
+              F_REASON(REASON_SHIM_STUCK));
 }
 
 static void begin_watching(struct shim *s)
@@ -219,21 +224,22 @@ static void begin_watching(struct shim *s)
                                         .over = on_unstuck,
                                         .arg = s },
                   &s->stall, &err) < 0)
-        log_warn(NULL, "no watcher: a stuck main loop will not be reported", F_ERR(&err));
+        log_warn(NULL, "could not start the watcher; a stuck main loop will not be reported",
+                 F_ERR(&err));
 }
 
 static void journal_event(const struct event *e)
 {
     log_journal(NULL, "event",
                 (const struct log_field[]){ F_STR("event", event_name(e->kind)),
-                                            F_STR("cid", e->container_id),
-                                            F_STR("eid", e->exec_id),
-                                            F_U("pid", e->pid),
+                                            F_STR(LK_CID, e->container_id),
+                                            F_STR(LK_EID, e->exec_id),
+                                            F_U(LK_PID, e->pid),
                                             F_U("status", e->exit_status),
                                             {} });
 }
 
-/* ---- the service's news */
+/* ---- callbacks of the service */
 
 static void on_change(void *arg)
 {
@@ -242,7 +248,7 @@ static void on_change(void *arg)
     watch_poke(s->watch);
 }
 
-/* For `delete`, should we be gone when it runs. */
+/* For a `delete` that runs after this shim has exited. */
 static void write_file(const char *bundle, const char *id, const struct group_file *n)
 {
     struct err err = ERR_INIT;
@@ -250,7 +256,7 @@ static void write_file(const char *bundle, const char *id, const struct group_fi
     if (group_write_file(bundle, n, &err) < 0)
         log_warn(NULL,
                  "cannot write the file for delete; a crash is reported without pid or exit status",
-                 F_STR("cid", id), F_ERR(&err));
+                 F_STR(LK_CID, id), F_ERR(&err));
 }
 
 static void on_created(void *arg, const char *id, const char *bundle, uint32_t pid)
@@ -262,9 +268,9 @@ static void on_created(void *arg, const char *id, const char *bundle, uint32_t p
     write_file(bundle, id, &n);
 }
 
-/* The exit is written down for `delete`, too. A shim that leaves its containers (it was asked to by
- * a signal) does not tell their end: containerd does, when our socket closes, with what `delete`
- * answers. Both would be two ends of one task. */
+/* Also records the exit for `delete`. A shim that exits on a signal does not publish the exits of
+ * its containers: containerd does when the socket closes, with the answer of `delete`. Otherwise a
+ * task would have two exits. */
 static bool on_event(void *arg, const struct event *e)
 {
     struct shim *s = arg;
@@ -272,9 +278,9 @@ static bool on_event(void *arg, const struct event *e)
 
     journal_event(e);
     if (forsaken_is(s->registry, e->container_id))
-        return false; /* containerd has its end from `delete`, and its bundle is gone */
+        return false; /* containerd has the exit from `delete`, and the bundle is gone */
     if (e->kind == EVENT_START)
-        loop_trim(s->loop); /* what a create needed goes back: from now on the shim only waits */
+        loop_trim(s->loop); /* frees memory that a create needed: the shim is idle from now on */
     if (init_exit) {
         struct group_file n = s->file;
 
@@ -296,7 +302,7 @@ static bool are_bundles_gone(struct ctx *ctx, void *arg)
 
     registry_bundles(s->registry, &paths);
     if (run_bundles_gone(&limit, &paths, &gone, &err) < 0 && err.code != ERR_CANCELLED)
-        log_warn(ctx, "cannot tell whether the bundles are still there", F_ERR(&err));
+        log_warn(ctx, "could not check whether the bundles exist", F_ERR(&err));
     return gone;
 }
 
@@ -307,7 +313,7 @@ static unsigned clients(void *arg)
     return rpc_server_stats(s->server).conns;
 }
 
-/* ---- beginning */
+/* ---- start */
 
 static struct vmm *make_vmm(void *arg)
 {
@@ -330,20 +336,21 @@ static void want_template(void *arg, uint32_t memory_mib)
     template_spawn(s->loop, s->args, memory_mib, s->home);
 }
 
-static int join_cgroup(const char *path, struct err *err)
+static int join_cgroup(struct ctx *ctx, const char *path, struct err *err)
 {
     AUTO(cgroup_free) struct cgroup *c = NULL;
 
-    if (cgroup_make(path, NULL, &c, err) < 0)
+    if (cgroup_make(ctx, path, NULL, &c, err) < 0)
         return -1;
-    return c ? cgroup_join(c, getpid(), err) : 0; /* it is the administrator's, and stays */
+    return c ? cgroup_join(c, getpid(), err)
+             : 0; /* the administrator's cgroup, which is not removed */
 }
 
-/* Once for each shim: a Create repeats them. */
+/* Logged once per shim, although each Create repeats the options. */
 static void log_notes(const struct bootstrap *b)
 {
     for (size_t i = 0; i < b->notes.n; i++)
-        log_info(NULL, "a runtime option changes nothing", F_STR("option", b->notes.v[i]));
+        log_info(NULL, "runtime option ignored", F_STR("option", b->notes.v[i]));
 }
 
 static int load_config(struct ctx *ctx, struct shim *s, struct err *err)
@@ -355,15 +362,17 @@ static int load_config(struct ctx *ctx, struct shim *s, struct err *err)
     if (s->args->debug && s->config.log_level > LOG_DEBUG)
         s->config.log_level = LOG_DEBUG;
     if (b->shim_cgroup) {
-        if (join_cgroup(b->shim_cgroup, err) < 0)
+        if (join_cgroup(ctx, b->shim_cgroup, err) < 0)
             return err_wrap(err, "shim_cgroup of the runtime options");
     } else if (str_eq(s->config.shim_cgroup, "pod")) {
         if (cgroup_current(&s->home, err) < 0)
             return err_wrap(err, "shim_cgroup = pod");
-    } else if (s->config.shim_cgroup[0] == '/' && join_cgroup(s->config.shim_cgroup, err) < 0) {
+    } else if (s->config.shim_cgroup[0] == '/' &&
+               join_cgroup(ctx, s->config.shim_cgroup, err) < 0) {
         return err_wrap(err, "shim_cgroup");
     }
     log_init(STDERR_FILENO, s->config.log_level, LOG_LOGFMT);
+    scrub_set(s->config.scrub_logs);
     log_notes(b);
     return 0;
 }
@@ -378,12 +387,13 @@ static int on_options(void *arg, const Any *any, struct err *err)
     if (bootstrap_options(any, &b, err) < 0 ||
         bootstrap_merge(&s->options, &b, registry_idle(s->registry), &s->config, err) < 0)
         return -1;
+    scrub_set(s->config.scrub_logs);
     if (s->config.log_level != before)
         log_init(STDERR_FILENO, s->config.log_level, LOG_LOGFMT);
     return 0;
 }
 
-/* The socket that `start` made; by hand (`serve -socket …`) one of our own. */
+/* The socket that `start` created; for `serve -socket …`, a new one. */
 static int find_listener(struct shim *s, int *ret_fd, struct err *err)
 {
     int accepting = 0;
@@ -395,13 +405,13 @@ static int find_listener(struct shim *s, int *ret_fd, struct err *err)
         *ret_fd = SHIM_FD_LISTENER;
     } else {
         if (!s->args->socket[0])
-            return err_set(err, ERR_INVALID, "no listening socket: give -socket unix:///PATH");
+            return err_set(err, ERR_INVALID, "no listening socket; use -socket unix:///PATH");
         if (rpc_sock_listen(s->args->socket, ret_fd, err) < 0)
             return -1;
     }
     if (stat(group_path(s->file.address), &s->socket) < 0)
         s->socket.st_ino = 0;
-    /* Once more, so that who connects is told our pid, and not that of `start`. */
+    /* Listens again, so that clients get this process's pid (SO_PEERCRED), not that of `start`. */
     (void)listen(*ret_fd, RPC_BACKLOG);
     s->address_fd = fcntl(*ret_fd, F_DUPFD_CLOEXEC, SHIM_FD_READY + 1);
     return 0;
@@ -417,7 +427,7 @@ static void begin(struct shim *s, int listener, bool stats_v2)
                                           .ns = s->args->ns,
                                           .id = s->args->id },
                    &s->tracer, &err) < 0)
-        log_warn(NULL, "nothing is traced", F_ERR(&err));
+        log_warn(NULL, "tracing is off: the settings are invalid", F_ERR(&err));
     s->events = events_new();
     events_filter(s->events, on_event, s);
     s->registry = registry_new(&(struct registry_opts){ .loop = s->loop,
@@ -459,7 +469,8 @@ static void begin(struct shim *s, int listener, bool stats_v2)
 
 /* ---- end */
 
-/* Only what we bound, and last of all: before, a new daemon must not begin. */
+/* Removes only the socket that this shim bound, as the last step: no new daemon may start before.
+ */
 static void remove_socket(struct ctx *ctx, struct shim *s)
 {
     struct ctx limit = ctx_with_timeout(ctx, UNLINK_LIMIT);
@@ -469,15 +480,15 @@ static void remove_socket(struct ctx *ctx, struct shim *s)
     if (s->socket.st_ino == 0)
         return;
     if (group_lock(&limit, s->file.address, &lock, &err) < 0) {
-        log_warn(ctx, "socket left behind", F_ERR(&err));
+        log_warn(ctx, "could not remove the socket", F_ERR(&err));
         return;
     }
     if (has_socket(s))
         (void)unlink(group_path(s->file.address));
 }
 
-/* The VM first, since its end makes events; then the events; then the connections. Whatever does
- * not let go in time is logged and left. The address stays. */
+/* Stops the VM first, since its exit causes events; then publishes the events; then closes the
+ * connections. What does not end in time is logged and abandoned. Keeps the address. */
 static int end(struct ctx *ctx, struct shim *s, struct err *err)
 {
     struct ctx closing = ctx_with_timeout(ctx, CLOSE_LIMIT);
@@ -486,14 +497,15 @@ static int end(struct ctx *ctx, struct shim *s, struct err *err)
     s->leaving = true;
     service_refuse(s->service);
     if (registry_close(&closing, s->registry, err) < 0) {
-        log_error(ctx, "VM not ended in time", F_ERR(err));
+        log_error(ctx, "the VM did not stop in time", F_ERR(err));
         first = *err;
     }
 
     struct ctx flushing = ctx_with_timeout(ctx, FLUSH_LIMIT);
 
     if (events_flush(&flushing, s->events, err) < 0)
-        log_warn(ctx, "events lost at the end", F_U("events", events_pending(s->events)));
+        log_warn(ctx, "the shim exits with unpublished events",
+                 F_U("events", events_pending(s->events)));
 
     struct ctx answering = ctx_with_timeout(ctx, ANSWER_LIMIT);
 
@@ -508,7 +520,7 @@ static int end(struct ctx *ctx, struct shim *s, struct err *err)
         first = *err;
     if (first.code != ERR_NONE) {
         *err = first;
-        return -1; /* nothing is freed: somebody is still at work on it */
+        return -1; /* nothing is freed, since a handler still uses it */
     }
     rpc_server_free(s->server);
     watch_free(s->watch);
@@ -525,7 +537,7 @@ static void say_ready(const char *text)
     struct stat st;
 
     if (fstat(SHIM_FD_READY, &st) < 0 || !S_ISFIFO(st.st_mode))
-        return; /* run by hand */
+        return; /* not started by `start` */
     (void)fd_write_full(SHIM_FD_READY, text, strlen(text));
     fd_close(SHIM_FD_READY);
 }
@@ -554,7 +566,7 @@ int serve_run(struct ctx *ctx, const struct shim_args *a, const struct shim_back
     bool stats_v2 = true;
     int listener, r;
 
-    mallopt(M_ARENA_MAX, 1); /* threads are few and short; each would leave a heap of its own */
+    mallopt(M_ARENA_MAX, 1); /* threads are few and short, and each would leave its own heap */
     s->loop = ctx->loop;
     s->args = a;
     s->backend = backend;
@@ -571,16 +583,17 @@ int serve_run(struct ctx *ctx, const struct shim_args *a, const struct shim_back
         begin_watching(s);
         begin(s, listener, stats_v2);
         write_file(".", a->id, &s->file);
-        log_info(ctx, "serving", F_STR("sandbox-id", a->id), F_STR("address", a->socket));
+        log_info(ctx, "serving", F_STR(LK_SANDBOX_ID, a->id), F_STR("address", a->socket));
         say_ready(SHIM_READY);
         (void)latch_wait(ctx, &s->stop, "something to serve", &ignored);
-        log_info(ctx, "leaving", F_STR("reason", s->stop_why ? s->stop_why : "unknown"));
+        log_info(ctx, "leaving", F_STR(LK_OPERATION, "leave"),
+                 F_STR("why", s->stop_why ? s->stop_why : "unknown"));
         r = end(ctx, s, err);
         s->erred = s->erred || r < 0;
         end_journal(s);
         remove_socket(ctx, s);
-        /* A client's file system that does not answer keeps the process, as a zombie, until it
-         * does. Connections and the ledger's lock must not last as long. */
+        /* An unresponsive file system of a client keeps the process as a zombie. Connections and
+         * the ledger's lock must be closed before. */
         if (r < 0 || fd_closing() > 0) {
             fd_close(TAKE_FD(s->address_fd));
             fd_close_ours(s->config.run_root);

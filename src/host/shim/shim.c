@@ -1,4 +1,4 @@
-/* shim.c - the command line, which action, on which loop, and how its end is told. */
+/* shim.c - the command line, the action, its loop, and its exit status. */
 #include "host/shim/shim.h"
 #include "api/types.pb-c.h"
 #include "base/ctx.h"
@@ -24,7 +24,7 @@ struct flag {
 };
 
 #define AT(f) offsetof(struct shim_args, f)
-#define IGNORED SIZE_MAX /* containerd gives it */
+#define IGNORED SIZE_MAX /* containerd passes it; not used */
 static const struct flag flags[] = {
     { "namespace", AT(ns), false },
     { "id", AT(id), false },
@@ -66,7 +66,8 @@ int shim_args_parse(char **argv, struct shim_args *ret, struct err *err)
             return err_set(err, ERR_INVALID, "unknown flag %s", *arg);
         if (f->boolean) {
             if (str_to_bool(value ? value + 1 : "true", (bool *)((char *)&a + f->offset)) < 0)
-                return err_set(err, ERR_INVALID, "-%s=%s: only true and false", f->name, value + 1);
+                return err_set(err, ERR_INVALID, "-%s=%s: must be true or false", f->name,
+                               value + 1);
             continue;
         }
         if (!value && !*++arg)
@@ -83,7 +84,7 @@ int shim_args_parse(char **argv, struct shim_args *ret, struct err *err)
 int shim_args_check(const struct shim_args *a, struct err *err)
 {
     if (!a->ns[0])
-        return err_set(err, ERR_INVALID, "shim namespace cannot be empty: give -namespace");
+        return err_set(err, ERR_INVALID, "shim namespace cannot be empty: use -namespace");
     if (service_check_id("namespace", a->ns, err) < 0)
         return -1;
     return service_check_id("id", a->id, err);
@@ -93,8 +94,8 @@ int shim_args_check(const struct shim_args *a, struct err *err)
 
 #define FEATURES_TYPE "types.containerd.io/opencontainers/runtime-spec/1/features/Features"
 
-/* What works from a client's spec to the container, as the runtime-spec's "features" names it. Not
- * here, because it is refused or not there: hooks in the container; "shared" and "rshared" of the
+/* The supported parts of a client's spec, in the terms of the runtime-spec's "features". Not
+ * listed, since they are refused or missing: hooks in the container; "shared" and "rshared" for the
  * host's directories; apparmor and selinux, which the guest's kernel lacks; SCMP_ACT_NOTIFY, whose
  * listener is a process of the host. */
 static const char mount_options[] =
@@ -169,14 +170,14 @@ void shim_info(struct pb_slice options, struct sbuf *out)
     pb_set_str(&m->name, SHIM_RUNTIME);
     m->version = pb_new(&runtime_version__descriptor);
     pb_set_str(&m->version->version, LCOW_VERSION);
-    if (options.len > 0) /* what is none is not echoed */
+    if (options.len > 0) /* without options, none are returned */
         (void)pb_unpack(&any__descriptor, options, PB_MEM_MAX, (void **)&m->options, NULL);
     AUTO_FREE char *text = features(&len);
     pb_set_any_raw(&m->features, FEATURES_TYPE, text, len);
     pb_set_str(&mounts->key, "containerd.io/runtime-allow-mounts");
     pb_set_str(&mounts->value, ROOTFS_ALLOW_MOUNTS);
     pb_add(m->annotations, m->n_annotations, mounts);
-    (void)pb_pack(m, out); /* our own text */
+    (void)pb_pack(m, out); /* cannot fail: our own strings are UTF-8 */
 }
 
 static int run_info(struct ctx *ctx, struct sbuf *out, struct err *err)
@@ -206,14 +207,14 @@ static void run_action(void *arg)
     struct ctx ctx = ctx_root(r->loop);
     const struct shim_args *a = r->args;
 
-    r->result =
-        a->info                       ? run_info(&ctx, &r->out, &r->err)
-        : str_eq(a->action, "start")  ? start_run(&ctx, a, &r->out, &r->err)
-        : str_eq(a->action, "delete") ? delete_run(&ctx, a, &r->out, &r->err)
-        : str_eq(a->action, "serve")  ? serve_run(&ctx, a, r->backend, &r->err)
-        : str_eq(a->action, "template-build")
-            ? template_run(&ctx, a, r->backend, &r->err)
-            : err_set(&r->err, ERR_INVALID, "action \"%s\": start, delete or serve", a->action);
+    r->result = a->info                       ? run_info(&ctx, &r->out, &r->err)
+                : str_eq(a->action, "start")  ? start_run(&ctx, a, &r->out, &r->err)
+                : str_eq(a->action, "delete") ? delete_run(&ctx, a, &r->out, &r->err)
+                : str_eq(a->action, "serve")  ? serve_run(&ctx, a, r->backend, &r->err)
+                : str_eq(a->action, "template-build")
+                    ? template_run(&ctx, a, r->backend, &r->err)
+                    : err_set(&r->err, ERR_INVALID,
+                              "invalid action \"%s\": must be start, delete or serve", a->action);
     loop_stop(r->loop);
 }
 
@@ -235,13 +236,13 @@ int shim_main(const struct shim_backend *backend, char **argv)
                       SHIM_RUNTIME);
         return 0;
     }
-    /* start and delete print an answer or an error, nothing else; serve opens its log itself. */
+    /* start and delete print only an answer or an error; serve opens its log itself. */
     log_init(STDERR_FILENO, LOG_OFF, LOG_LOGFMT);
 
     struct loop *loop = loop_new(NULL);
 
     if (!loop) {
-        (void)err_sys(&err, errno, "make an event loop");
+        (void)err_sys(&err, errno, "create an event loop");
         return fail(&err);
     }
 

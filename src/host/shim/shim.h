@@ -1,5 +1,5 @@
-/* shim.h - the life of containerd-shim-lcow-v2: start, serve, delete, -info, -v. Which backend
- * runs VMs is the caller's business. reference/containerd-contract.md §2. */
+/* shim.h - the actions of containerd-shim-lcow-v2: start, serve, delete, -info, -v. The caller
+ * chooses the backend that runs VMs. docs/reference/containerd-contract.md §2. */
 #pragma once
 #include "host/control/template_build.h"
 
@@ -14,7 +14,7 @@ struct vmm;
 struct shim_backend {
     struct vmm *(*vmm_new)(struct loop *loop);
     struct guest *(*guest_new)(struct loop *loop, struct vmm *vmm, struct timeline *timeline);
-    template_builder *template_build; /* NULL: it has none */
+    template_builder *template_build; /* NULL: the backend has no templates */
 };
 
 /* argv is NULL-terminated and has the program's name first. Returns the exit status. */

@@ -1,4 +1,4 @@
-/* shim_priv.h - the actions behind shim_main, each a fiber on a loop of its own. */
+/* shim_priv.h - the actions of shim_main, each a fiber on its own loop. */
 #pragma once
 #include "base/str.h"
 #include "host/shim/shim.h"
@@ -11,7 +11,7 @@ struct ctx;
 struct err;
 
 /* The command line, by the rules of Go's flag package: -x v, -x=v, --x; booleans -x or -x=true; the
- * first word that is no flag is the action. */
+ * first word that is not a flag is the action. */
 struct shim_args {
     const char *ns, *id, *address, *bundle, *socket; /* or "" */
     bool debug, info, version;
@@ -20,24 +20,24 @@ struct shim_args {
 
 /* Borrows argv. ERR_INVALID names the flag. */
 int shim_args_parse(char **argv, struct shim_args *ret, struct err *err);
-/* What start, serve and delete need: a namespace and an id that are names. */
+/* Checks what start, serve and delete need: a valid namespace and id. */
 int shim_args_check(const struct shim_args *a, struct err *err);
 
-/* Descriptors that `start` gives to the daemon. */
+/* Descriptors that `start` passes to the daemon. */
 #define SHIM_FD_LISTENER 3
 #define SHIM_FD_READY 4
 #define SHIM_READY "ok"
 
-/* What is to be printed on stdout goes to out. Wait. */
+/* They write their stdout to out. They wait. */
 int start_run(struct ctx *ctx, const struct shim_args *a, struct sbuf *out, struct err *err);
 int delete_run(struct ctx *ctx, const struct shim_args *a, struct sbuf *out, struct err *err);
-/* Returns when the shim has ended; 0 if it ended in order. */
+/* Returns when the shim has shut down; 0 if that was orderly. */
 int serve_run(struct ctx *ctx, const struct shim_args *a, const struct shim_backend *backend,
               struct err *err);
 
-/* template.c: builds the template of the configuration for VMs of the size that asked
- * for it; and a process of its own that does. home: where that process is to be, if the shim is in
- * its pod's cgroup. Borrows both until the loop ends. */
+/* template.c: builds the template for VMs of the given size; and starts a process that does so.
+ * home: the cgroup of that process, if the shim is in its pod's cgroup. Borrows both until the loop
+ * ends. */
 int template_run(struct ctx *ctx, const struct shim_args *a, const struct shim_backend *backend,
                  struct err *err);
 void template_spawn(struct loop *loop, const struct shim_args *a, uint32_t memory_mib,
@@ -45,9 +45,9 @@ void template_spawn(struct loop *loop, const struct shim_args *a, uint32_t memor
 
 /* All of stdin, at most BOOTSTRAP_MAX_BYTES; empty if it is closed or /dev/null. Waits. */
 int shim_read_stdin(struct ctx *ctx, struct sbuf *ret, struct err *err);
-/* The configuration as the file and the options on stdin have it. c is initialised. Waits. */
+/* Reads the configuration from the file and the options on stdin. c is initialised. Waits. */
 int shim_load_config(struct ctx *ctx, const struct shim_args *a, struct config *c,
                      struct bootstrap *ret, struct err *err);
 
-/* `-info`: what this runtime is and can do, with the options (an Any) as containerd gave them. */
+/* `-info`: the runtime's name, version and features, with containerd's options (an Any). */
 void shim_info(struct pb_slice options, struct sbuf *out);

@@ -472,7 +472,7 @@ def a_shim_killed_while_it_left_is_replaced(w):
     old = hold_one_that_leaves(w)
     os.kill(old, signal.SIGKILL)
     until(lambda: ended(old), "it is dead")
-    assert leaves(w.path("c1")), "nobody has removed its socket"
+    assert leaves(w.path("c1")), "its socket was not removed"
     assert [w.pid(w.start("c1"))] == daemons(w.top)
 
 
@@ -498,10 +498,10 @@ def a_shim_that_leaves_and_hangs_is_named(w):
     old = hold_one_that_leaves(w)
     p = w.popen("c1")
     out = p.stdout.read().decode()
-    assert p.wait(LIMIT) == 1 and f"process {old}, is leaving" in out, out
+    assert p.wait(LIMIT) == 1 and f"process {old}, is shutting down" in out, out
     assert daemons(w.top) == [old]
     os.kill(old, signal.SIGCONT)
-    until(lambda: ended(old), "it goes on, and leaves")
+    until(lambda: ended(old), "the shim continues, and exits")
     assert os.listdir(w.sockets) == [], "nothing is left"
     assert w.start("c1")
 
@@ -588,7 +588,7 @@ def delete_of_one_container_leaves_a_stuck_shim_to_the_others(w):
     assert time.monotonic() - began < 5, "containerd would have killed it"
     assert daemons(w.top) == [pid]
     os.kill(pid, signal.SIGCONT)
-    assert w.pid(address) == pid, "it goes on"
+    assert w.pid(address) == pid, "it continues"
 
 
 def delete_does_not_kill_another_process_with_the_shims_number(w):
@@ -822,10 +822,10 @@ def a_shim_that_is_stuck_is_reported_by_another_thread(w):
         until(lambda: len(journal(w, "c1")) > len(before), "it is reported")
         held.go_on()
     line = journal(w, "c1")[len(before)]
-    assert line["msg"] == "the shim is stuck and answers nobody" and line["level"] == "error", line
+    assert line["msg"] == "the shim is stuck: its main loop does not run" and line["level"] == "error", line
     assert line["age"] and line["since"] and "syscall" in line, line
-    until(lambda: any(n["msg"] == "the shim was stuck and goes on" for n in journal(w, "c1")),
-          "its end is told")
+    until(lambda: any(n["msg"] == "the shim was stuck and continues" for n in journal(w, "c1")),
+          "its end is logged")
     assert w.pid(address) == pid
 
 

@@ -1,5 +1,5 @@
-/* start.c - `start`: finds or makes the group's daemon, says where it listens. What is printed is
- * one buffer for containerd: an answer, or an error text. */
+/* start.c - `start`: finds or starts the group's daemon, and prints its address. The output is one
+ * buffer for containerd: an answer, or an error text. */
 #include "base/child.h"
 #include "base/clock.h"
 #include "base/ctx.h"
@@ -24,10 +24,10 @@
 #include <unistd.h>
 
 #define STDIN_LIMIT (10 * NS_PER_S)
-#define LOCK_LIMIT (20 * NS_PER_S)  /* another start of this group may be at it */
-#define READY_LIMIT (15 * NS_PER_S) /* the daemon reads a file or two */
+#define LOCK_LIMIT (20 * NS_PER_S)  /* another start of this group may hold the lock */
+#define READY_LIMIT (15 * NS_PER_S) /* the daemon only reads some files before it is ready */
 #define END_LIMIT (2 * NS_PER_S)
-#define LEAVE_LIMIT (10 * NS_PER_S) /* the group's last daemon ends its VM */
+#define LEAVE_LIMIT (10 * NS_PER_S) /* for the group's previous daemon to stop its VM */
 #define MESSAGE_MAX 400
 #define OOM_SCORE_MAX 1000
 
@@ -40,13 +40,14 @@ int shim_read_stdin(struct ctx *ctx, struct sbuf *ret, struct err *err)
     size_t n = 1;
 
     if (!in)
-        return 0; /* closed: nothing to say */
+        return 0; /* stdin is closed: no input */
     while (n > 0) {
         if (stream_read(&limit, in, sbuf_room(ret, 4096), 4096, &n, err) < 0)
             return err_wrap(err, "read stdin");
         ret->len += n;
         if (ret->len > BOOTSTRAP_MAX_BYTES)
-            return err_set(err, ERR_INVALID, "more than %u bytes on stdin", BOOTSTRAP_MAX_BYTES);
+            return err_set(err, ERR_INVALID, "the input on stdin exceeds %u bytes",
+                           BOOTSTRAP_MAX_BYTES);
     }
     return 0;
 }
@@ -62,8 +63,8 @@ int shim_load_config(struct ctx *ctx, const struct shim_args *a, struct config *
     return bootstrap_apply(ret, c, err);
 }
 
-/* As easily killed as containerd, and a little more; what we start inherits it. Not being allowed
- * to is no reason to fail. */
+/* Sets the OOM score slightly above containerd's; child processes inherit it. A failure is ignored,
+ * since the shim also works without it. */
 static void set_oom_score(void)
 {
     AUTO_FREE char *text = file_text(64, "/proc/%d/oom_score_adj", getppid());
@@ -78,11 +79,11 @@ static void set_core_scheduling(void)
 {
     const char *wanted = getenv("SCHED_CORE");
 
-    if (wanted && str_eq(wanted, "1")) /* a wish: kernels without it run as always */
+    if (wanted && str_eq(wanted, "1")) /* optional: older kernels do not support it */
         (void)prctl(PR_SCHED_CORE, PR_SCHED_CORE_CREATE, 0, PR_SCHED_CORE_SCOPE_PROCESS_GROUP, 0);
 }
 
-/* What came on stdin, for the daemon to read again. -1 fd: nothing came. */
+/* Copies stdin's content, for the daemon to read it again. fd -1: it was empty. */
 static int stdin_copy(const struct sbuf *bytes, int *ret_fd, struct err *err)
 {
     AUTO_FD int fd = -1;
@@ -105,7 +106,7 @@ static char *own_program(void)
     ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
 
     path[n > 0 ? n : 0] = '\0';
-    /* Replaced by an upgrade while we run: still there by its descriptor. */
+    /* An upgrade has replaced the program: the running one is available by its descriptor. */
     return str_dup(n <= 0 || str_ends(path, " (deleted)") ? "/proc/self/exe" : path);
 }
 
@@ -116,7 +117,7 @@ static void daemon_env(const struct bootstrap *b, struct strv *ret)
     for (char **e = environ; *e; e++) {
         if (str_starts(*e, "NOTIFY_SOCKET=") || str_starts(*e, "LISTEN_") ||
             (b->config_path && str_starts(*e, "LCOW_CONFIG=")))
-            continue; /* of containerd's own service */
+            continue; /* for containerd's own service only */
         has_ttrpc = has_ttrpc || str_starts(*e, "TTRPC_ADDRESS=");
         strv_add(ret, *e);
     }
@@ -126,7 +127,7 @@ static void daemon_env(const struct bootstrap *b, struct strv *ret)
         strv_addf(ret, "LCOW_CONFIG=%s", b->config_path);
 }
 
-/* Until the daemon serves, has said why it does not, or is gone. */
+/* Waits until the daemon is ready, has reported an error, or has exited. */
 static int await_ready(struct ctx *ctx, struct child *daemon, struct stream *ready, struct err *err)
 {
     struct ctx limit = ctx_with_timeout(ctx, READY_LIMIT), end = ctx_with_timeout(ctx, END_LIMIT);
@@ -137,7 +138,7 @@ static int await_ready(struct ctx *ctx, struct child *daemon, struct stream *rea
 
     while (n > 0 && said.len < MESSAGE_MAX) {
         if (stream_read(&limit, ready, sbuf_room(&said, 256), 256, &n, err) < 0)
-            return err_wrap(err, "the daemon does not get ready");
+            return err_wrap(err, "the daemon did not become ready");
         said.len += n;
         sbuf_adds(&said, "");
         if (str_eq(said.data, SHIM_READY))
@@ -148,7 +149,7 @@ static int await_ready(struct ctx *ctx, struct child *daemon, struct stream *rea
     if (child_wait(&end, daemon, &status, &ignored) < 0)
         return err_set(err, ERR_UNKNOWN, "the daemon closed its end before it was ready");
     return err_set(err, ERR_UNKNOWN, "the daemon %s %d before it was ready",
-                   WIFSIGNALED(status) ? "was ended by signal" : "exited with status",
+                   WIFSIGNALED(status) ? "was killed by signal" : "exited with status",
                    WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
 }
 
@@ -213,8 +214,8 @@ static int launch_daemon(struct ctx *ctx, const struct launch *l, struct err *er
     return 0;
 }
 
-/* A listening socket at the group's address; or -1 in *ret_fd if a live daemon has it, and then a
- * pidfd in *ret_leaver if that one is leaving, else -1. */
+/* A listening socket at the group's address; or -1 in *ret_fd if a running daemon has it. In that
+ * case *ret_leaver is a pidfd if that daemon is exiting, else -1. */
 static int claim(struct ctx *ctx, const char *address, int *ret_fd, struct group_leaver *ret_leaver,
                  struct err *err)
 {
@@ -228,7 +229,7 @@ static int claim(struct ctx *ctx, const char *address, int *ret_fd, struct group
 
     bool alive = !group_is_leaving(address) && group_join(ctx, address);
 
-    /* It may have decided so since, whatever it answered. */
+    /* The daemon may have decided to exit since its answer. */
     if (group_is_leaving(address)) {
         if (group_find_leaver(ctx, address, ret_leaver, err) < 0)
             return -1;
@@ -236,7 +237,7 @@ static int claim(struct ctx *ctx, const char *address, int *ret_fd, struct group
     }
     if (alive)
         return 0;
-    /* Of a daemon that died: nobody else removes it. */
+    /* The socket of a dead daemon, which nothing else removes. */
     if (unlink(group_path(address)) < 0 && errno != ENOENT)
         return err_sys(err, errno, "remove the dead socket %s", group_path(address));
     return rpc_sock_listen(address, ret_fd, err);
@@ -249,10 +250,10 @@ static int make_socket_dir(const char *address, struct err *err)
 
     *strrchr(dir, '/') = '\0';
     r = dir_make(dir, 0700);
-    return r < 0 ? err_sys(err, -r, "make socket directory %s", dir) : 0;
+    return r < 0 ? err_sys(err, -r, "create socket directory %s", dir) : 0;
 }
 
-/* 1: the group has its daemon. 0: it has one that is leaving, and *ret_leaver is to be awaited. */
+/* 1: the group has a daemon. 0: its daemon is exiting; wait for *ret_leaver and retry. */
 static int find_or_launch(struct ctx *ctx, struct launch *l, struct group_leaver *ret_leaver,
                           struct err *err)
 {
@@ -268,25 +269,26 @@ static int find_or_launch(struct ctx *ctx, struct launch *l, struct group_leaver
     if (listener >= 0) {
         l->listener = listener;
         if (launch_daemon(ctx, l, err) < 0) {
-            (void)unlink(group_path(l->address)); /* ours: we hold the lock */
+            (void)unlink(group_path(l->address)); /* it is ours, since we hold the lock */
             return -1;
         }
     }
     return 1;
 }
 
-/* Without the lock: the one that leaves needs it to remove its socket. */
+/* Called without the lock, since the exiting daemon needs it to remove its socket. */
 static int await_gone(struct ctx *ctx, struct group_leaver *l, struct err *err)
 {
     AUTO_FD int pidfd = l->pidfd;
 
-    if (loop_wait_fd(ctx, pidfd, POLLIN, "the end of a shim that is leaving", err) == 0)
+    if (loop_wait_fd(ctx, pidfd, POLLIN, "the exit of the previous shim", err) == 0)
         return 0;
-    return err_set(err, err->code,
-                   "the shim that served this sandbox before, process %d, is leaving, but has not "
-                   "gone in %d s: it is stopped, or its VM does not end; see what it does with "
-                   "lcow logs, end that process, then try again",
-                   l->pid, (int)(LEAVE_LIMIT / NS_PER_S));
+    return err_set(
+        err, err->code,
+        "the previous shim of this sandbox, process %d, is shutting down, but has not "
+        "exited within %d s: it is stopped, or its VM does not stop; see lcow logs, stop "
+        "that process, then retry",
+        l->pid, (int)(LEAVE_LIMIT / NS_PER_S));
 }
 
 static int start_group(struct ctx *ctx, struct launch *l, struct err *err)
@@ -302,7 +304,7 @@ static int start_group(struct ctx *ctx, struct launch *l, struct err *err)
             return -1;
     if (r < 0)
         return -1;
-    /* Its own bundle gets it, whoever started the daemon. */
+    /* This container's bundle gets the address, even if another start started the daemon. */
     return group_write_address(".", l->address, err);
 }
 

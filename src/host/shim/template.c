@@ -1,5 +1,5 @@
-/* template.c - a template is built by a process of its own, with low priority, which outlives the
- * shim that asked for it. The shim only listens to how it ends. */
+/* template.c - starts a process that builds a template with low priority, and that outlives the
+ * shim. The shim only logs its output and result. */
 #include "host/template/template.h"
 #include "base/child.h"
 #include "base/ctx.h"
@@ -28,9 +28,9 @@
 #define WORDS_MAX 400
 #define LINES_MAX 100 /* of its log */
 #define LINE_MAX_BYTES 4096
-#define MIB_ENV "LCOW_TEMPLATE_MIB" /* of the VM that asked for it */
+#define MIB_ENV "LCOW_TEMPLATE_MIB" /* memory of the VM that needs the template */
 
-/* The action `template-build`. Somebody else who builds already is as good. */
+/* The action `template-build`. Succeeds if another process is already building. */
 int template_run(struct ctx *ctx, const struct shim_args *a, const struct shim_backend *backend,
                  struct err *err)
 {
@@ -46,17 +46,19 @@ int template_run(struct ctx *ctx, const struct shim_args *a, const struct shim_b
     config_init(&config);
     if (shim_load_config(ctx, a, &config, &b, err) < 0)
         return -1;
-    /* The shim that listens may end before we do. */
+    /* The shim that reads our output may exit before we do. */
     (void)signal(SIGPIPE, SIG_IGN);
     log_init(STDERR_FILENO, LOG_WARN, LOG_LOGFMT);
-    const struct template_build t = { .loop = ctx->loop,
-                                      .config = &config,
-                                      .build = backend->template_build,
-                                      .vmm_new = backend->vmm_new,
-                                      .guest_new = backend->guest_new,
-                                      .memory_mib = (uint32_t)memory_mib,
-                                      /* The VM that asked for it runs: what it may is allowed. */
-                                      .allow_emulation = true };
+    const struct template_build t = {
+        .loop = ctx->loop,
+        .config = &config,
+        .build = backend->template_build,
+        .vmm_new = backend->vmm_new,
+        .guest_new = backend->guest_new,
+        .memory_mib = (uint32_t)memory_mib,
+        /* The VM that needs it runs, so its accelerator is allowed. */
+        .allow_emulation = true
+    };
     if (template_build(ctx, &t, &info, &made, err) == 0 || err->code == ERR_EXISTS)
         return 0;
     return -1;
@@ -69,15 +71,15 @@ static int lower_priority(void *arg, struct err *err)
                : 0;
 }
 
-/* What the builder said. */
+/* The builder's output. */
 struct words {
     struct sbuf line;
-    char last[WORDS_MAX + 1]; /* that is no line of its log: why it failed */
+    char last[WORDS_MAX + 1]; /* the last line that is not of its log: why it failed */
     unsigned told;
 };
 
-/* Its log is ours: there is what the kernel of the template complained about, which clones do not
- * repeat. */
+/* The builder's log is part of the shim's log: it has warnings of the template's kernel, which
+ * clones do not repeat. */
 static void take_line(struct ctx *ctx, struct words *w)
 {
     AUTO_FREE char *line = str_printable(w->line.len ? w->line.data : "");
@@ -112,7 +114,7 @@ static int listen_to(struct ctx *ctx, struct child *child, struct stream *from, 
     return status == 0 ? 0 : err_set(err, ERR_UNAVAILABLE, "status %d: %s", status, w->last);
 }
 
-/* Not in the pod's cgroup, which may end before, and need not pay for it. */
+/* Runs outside the pod's cgroup, which may be removed before, and should not be charged for it. */
 static int go_home(void *arg, pid_t pid, struct err *err)
 {
     return arg ? cgroup_join(arg, pid, err) : 0;
@@ -125,8 +127,8 @@ struct wanted {
     struct cgroup *home;
 };
 
-/* What containerd said to `start`, once more: the options may name another image or QEMU. -1: it
- * said nothing. An open file of its own, since the position is part of it. */
+/* containerd's input of `start` again, since its options may name another image or QEMU. -1: it was
+ * empty. It is opened anew to have its own file position. */
 static int open_stdin(void)
 {
     struct stat st;
@@ -175,9 +177,9 @@ static void build_main(void *arg)
         r = listen_to(&ctx, child, from, &words, &err);
     sbuf_release(&words.line);
     if (r < 0)
-        log_warn(&ctx, "no template was built; VMs start cold", F_ERR(&err));
+        log_warn(&ctx, "could not build a template; VMs start cold", F_ERR(&err));
     else
-        log_info(&ctx, "the template is there; VMs are cloned from now on");
+        log_info(&ctx, "template built; VMs are cloned from now on");
     child_free(child);
 }
 

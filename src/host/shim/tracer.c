@@ -1,4 +1,4 @@
-/* tracer.c - spans as OTLP, and their way to the collector. */
+/* tracer.c - encodes spans as OTLP and sends them to the collector. */
 #include "host/shim/tracer.h"
 #include "api/otlp.pb-c.h"
 #include "base/clock.h"
@@ -47,7 +47,7 @@ struct tracer {
     struct waitq filled;
     struct cancel life;
     struct fibers fibers;
-    bool failing; /* told in the log */
+    bool failing; /* the failure was logged */
 };
 
 /* --- encoding --- */
@@ -58,7 +58,7 @@ struct attrs {
     size_t n;
 };
 
-/* The first of a key wins: it is the innermost ctx's. */
+/* Of several values of a key the first counts: it is the innermost ctx's. */
 static void attr(struct attrs *a, const char *key, const char *value)
 {
     for (size_t i = 0; i < a->n; i++)
@@ -140,7 +140,7 @@ static void describe(struct tracer *t)
         attr(&a, "namespace", t->opts.ns);
         m.attributes = a.list;
         m.n_attributes = a.n;
-        (void)pb_pack(&m, &t->resource[i]); /* names that were checked, or no UTF-8: then empty */
+        (void)pb_pack(&m, &t->resource[i]); /* on invalid UTF-8 the resource stays empty */
     }
 }
 
@@ -164,7 +164,7 @@ struct dial {
     int fd;
 };
 
-/* In a thread of its own: names are looked up. */
+/* Runs in a thread, since the name lookup blocks. */
 static int dial(void *job, struct err *err)
 {
     const struct addrinfo hints = { .ai_socktype = SOCK_STREAM };
@@ -205,7 +205,7 @@ static int connect_real(struct ctx *ctx, void *arg, struct stream **ret, struct 
     return 0;
 }
 
-/* The status line; the rest is of no use to us. */
+/* Reads the status line; the rest is not needed. */
 static int read_answer(struct ctx *ctx, struct stream *s, int *ret_status, struct err *err)
 {
     char line[64] = "";
@@ -220,11 +220,11 @@ static int read_answer(struct ctx *ctx, struct stream *s, int *ret_status, struc
         line[len] = '\0';
     }
     if (sscanf(line, "HTTP/1.%*1d %3d", ret_status) != 1)
-        return err_set(err, ERR_UNAVAILABLE, "the collector does not answer in HTTP");
+        return err_set(err, ERR_UNAVAILABLE, "the collector's answer is not HTTP");
     return 0;
 }
 
-/* ERR_INVALID: the collector refuses these spans, and would again. */
+/* ERR_INVALID: the collector refuses these spans; do not retry. */
 static int post(struct ctx *ctx, struct tracer *t, struct err *err)
 {
     struct ctx limited = ctx_with_timeout(ctx, TRY_LIMIT);
@@ -247,7 +247,7 @@ static int post(struct ctx *ctx, struct tracer *t, struct err *err)
     if (status / 100 == 2)
         return 0;
     return err_set(err, status == 429 || status >= 502 ? ERR_UNAVAILABLE : ERR_INVALID,
-                   "the collector answers %d", status);
+                   "the collector answered with status %d", status);
 }
 
 /* --- batches --- */
@@ -259,7 +259,7 @@ static void batch_release(struct batch *b)
     *b = (struct batch){ 0 };
 }
 
-/* One attempt. 0 also if these spans are given up. */
+/* One attempt. 0 also if these spans are dropped. */
 static int attempt(struct ctx *ctx, struct tracer *t, bool last, struct err *err)
 {
     if (t->sending.n == 0) {
@@ -274,7 +274,7 @@ static int attempt(struct ctx *ctx, struct tracer *t, bool last, struct err *err
     } else {
         t->sink.lost += t->sending.n;
         if (!t->failing)
-            log_warn(ctx, "spans lost: the trace collector does not take them",
+            log_warn(ctx, "spans lost: the trace collector does not accept them",
                      F_U("spans", t->sending.n), F_ERR(err));
         t->failing = true;
     }
@@ -292,7 +292,7 @@ static void tracer_run(void *arg)
         uint64_t pause = BATCH_NS;
 
         if (t->queue.n == 0) {
-            (void)waitq_wait(&ctx, &t->filled, "spans", &err); /* spans, or the end */
+            (void)waitq_wait(&ctx, &t->filled, "spans", &err); /* woken by spans or by stop */
             continue;
         }
         for (int i = 1; fiber_sleep(&ctx, pause, &err) == 0; i++) {
@@ -342,11 +342,11 @@ int tracer_stop(struct ctx *ctx, struct tracer *t, struct err *err)
 {
     if (!t)
         return 0;
-    cancel_fire(&t->life, ERR_CANCELLED, "the shim ends");
+    cancel_fire(&t->life, ERR_CANCELLED, "the shim is exiting");
     if (fibers_wait(ctx, &t->fibers, "tracer", err) < 0)
         return -1;
     while (t->sending.n + t->queue.n > 0)
-        (void)attempt(ctx, t, true, err); /* counted, if lost */
+        (void)attempt(ctx, t, true, err); /* on failure the spans are counted as lost */
     return 0;
 }
 

@@ -1,7 +1,7 @@
 /* tracer.h - sends spans to a collector: OTLP, protobuf over HTTP. Off unless the configuration or
  * the environment (OTEL_*) names an endpoint. Spans are encoded into a bounded queue when they end;
- * one fiber sends them in batches and is asleep, without a timer, while there are none. No caller
- * ever waits for it: what does not fit, or is not taken after a few attempts, is counted as lost.
+ * one fiber sends them in batches, and has no timer while there are none. No caller ever waits for
+ * it: spans that do not fit, or are not accepted after a few attempts, are counted as lost.
  * Life: new (starts the fiber) -> stop -> free. */
 #pragma once
 #include "base/span.h"
@@ -23,10 +23,10 @@ struct tracer_opts {
     int (*connect)(struct ctx *ctx, void *arg, struct stream **ret, struct err *err);
     void *arg;
 };
-/* *ret is NULL if tracing is off. -1 and why if the settings are not usable. Borrows loop. */
+/* *ret is NULL if tracing is off. -1 and err if the settings are invalid. Borrows loop. */
 int tracer_new(const struct tracer_opts *o, struct tracer **ret, struct err *err);
 struct span_sink *tracer_sink(struct tracer *t); /* NULL for NULL */
-/* Ends the fiber and sends what is left, once. Waits. t may be NULL. */
+/* Ends the fiber and sends the rest, once. Waits. t may be NULL. */
 int tracer_stop(struct ctx *ctx, struct tracer *t, struct err *err);
 void tracer_free(struct tracer *t); /* after stop */
 AUTO_DEFINE(struct tracer *, tracer_free);

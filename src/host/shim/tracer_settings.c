@@ -1,11 +1,11 @@
-/* tracer_settings.c - where traces go: lcow.conf, and the variables that OpenTelemetry defines. */
+/* tracer_settings.c - settings of the tracer: lcow.conf, and OpenTelemetry's variables. */
 #include "base/err.h"
 #include "host/shim/tracer_priv.h"
 #include <stdlib.h>
 #include <string.h>
 
 #define OTLP "OTEL_EXPORTER_OTLP_"
-/* What the name of a header is made of (RFC 9110). */
+/* The characters of a header's name (RFC 9110). */
 #define TOKEN "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 void tracer_settings_release(struct tracer_settings *s)
@@ -35,10 +35,11 @@ static int set_endpoint(struct tracer_settings *s, const char *url, const char *
     const char *at = url + strlen("http://"), *end, *path;
     size_t trailing;
 
-    if (strchr(url, '@')) /* not shown: there may be a password in it */
-        return err_set(err, ERR_UNIMPLEMENTED,
-                       "trace endpoint: a user name in it is not supported; use http://HOST:PORT "
-                       "and " OTLP "HEADERS");
+    if (strchr(url, '@')) /* the message omits the URL, which may contain a password */
+        return err_set(
+            err, ERR_UNIMPLEMENTED,
+            "trace endpoint: user names are not supported; use http://HOST:PORT and " OTLP
+            "HEADERS");
     if (str_starts(url, "https://"))
         return err_set(err, ERR_UNIMPLEMENTED,
                        "trace endpoint %s: TLS is not supported; use http:// and a collector on "
@@ -80,8 +81,8 @@ static int hex_value(char c)
     return at ? (int)(at - digits) : -1;
 }
 
-/* "name=value,…", values percent-encoded, with blanks around names and values. What would break the
- * request is left out. */
+/* "name=value,…", values percent-encoded, with blanks around names and values. Headers that would
+ * break the request are skipped. */
 static char *headers_of(const char *list)
 {
     struct sbuf out = { 0 };
@@ -141,7 +142,7 @@ static int set_sampler(struct tracer_settings *s, const char *name, const char *
     if (arg && *arg)
         s->share = strtod(arg, &end);
     if (end && (*end || !(s->share >= 0 && s->share <= 1)))
-        return err_set(err, ERR_INVALID, "OTEL_TRACES_SAMPLER_ARG=%s: must be 0 to 1", arg);
+        return err_set(err, ERR_INVALID, "OTEL_TRACES_SAMPLER_ARG=%s: must be 0–1", arg);
     return 0;
 }
 
@@ -162,7 +163,7 @@ int tracer_settings(const char *endpoint, const char *(*env)(const char *name),
     } else if ((own && own[0]) || (all && all[0])) {
         if (protocol[0] && !str_eq(protocol, "http/protobuf"))
             return err_set(err, ERR_UNIMPLEMENTED,
-                           OTLP "PROTOCOL=%s is not supported: only http/protobuf", protocol);
+                           OTLP "PROTOCOL=%s is unsupported: must be http/protobuf", protocol);
         r = own && own[0] ? set_endpoint(&s, own, "", err)
                           : set_endpoint(&s, all, "/v1/traces", err);
     } else {
@@ -172,7 +173,7 @@ int tracer_settings(const char *endpoint, const char *(*env)(const char *name),
         set_sampler(&s, env("OTEL_TRACES_SAMPLER"), env("OTEL_TRACES_SAMPLER_ARG"), err) < 0)
         return -1;
     s.headers = headers_of(either(env, OTLP "TRACES_HEADERS", OTLP "HEADERS"));
-    /* containerd sets it for itself, and its shims inherit that. */
+    /* containerd sets it for itself, and its shims inherit it. */
     s.service = str_dup(service && service[0] && !str_eq(service, "containerd")
                             ? service
                             : "containerd-shim-lcow-v2");

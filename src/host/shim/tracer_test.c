@@ -1,4 +1,4 @@
-/* tracer_test.c - spans on their way to a collector that takes them, is away, or refuses them. */
+/* tracer_test.c - sending spans to a collector that accepts them, is stopped, or refuses them. */
 #include "api/otlp.pb-c.h"
 #include "base/clock.h"
 #include "base/err.h"
@@ -59,7 +59,7 @@ TEST(endpoints_are_taken_from_the_configuration_first_and_then_from_the_environm
     }
 }
 
-TEST(what_cannot_be_done_is_refused_by_name)
+TEST(unsupported_settings_are_refused_by_name)
 {
     static const struct {
         const char *variables[3], *says;
@@ -71,15 +71,15 @@ TEST(what_cannot_be_done_is_refused_by_name)
         { { "OTEL_EXPORTER_OTLP_ENDPOINT=a:1" }, "must be http://HOST:PORT", ERR_INVALID },
         { { "OTEL_EXPORTER_OTLP_ENDPOINT=http://:1" }, "must be http://HOST:PORT", ERR_INVALID },
         { { "OTEL_EXPORTER_OTLP_ENDPOINT=http://u:secret@h:1" },
-          "a user name in it is not supported",
+          "user names are not supported",
           ERR_UNIMPLEMENTED },
         { { "OTEL_EXPORTER_OTLP_ENDPOINT=https://u:secret@h" },
-          "a user name in it is not supported",
+          "user names are not supported",
           ERR_UNIMPLEMENTED },
         { { "OTEL_EXPORTER_OTLP_ENDPOINT=http://h:x" }, "must be http://HOST:PORT", ERR_INVALID },
         { { "OTEL_EXPORTER_OTLP_ENDPOINT=http://h/\r\nX: y" }, "must be http://H", ERR_INVALID },
         { { "OTEL_EXPORTER_OTLP_ENDPOINT=http://a:1", "OTEL_EXPORTER_OTLP_PROTOCOL=grpc" },
-          "OTEL_EXPORTER_OTLP_PROTOCOL=grpc is not supported: only http/protobuf",
+          "OTEL_EXPORTER_OTLP_PROTOCOL=grpc is unsupported: must be http/protobuf",
           ERR_UNIMPLEMENTED },
         { { "OTEL_EXPORTER_OTLP_ENDPOINT=http://a:1", "OTEL_TRACES_SAMPLER=jaeger_remote" },
           "OTEL_TRACES_SAMPLER=jaeger_remote: must be",
@@ -158,7 +158,7 @@ static int call(struct ctx *ctx, void *arg, struct stream **ret, struct err *err
 
     c->asked++;
     if (c->status == 0)
-        return err_set(err, ERR_UNAVAILABLE, "nobody listens");
+        return err_set(err, ERR_UNAVAILABLE, "no listener");
     stream_pair(c->loop, 1 << 20, ret, &c->end);
     fibers_go(&c->fibers, c->loop, collect, c, "collector");
     return 0;

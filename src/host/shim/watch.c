@@ -20,8 +20,8 @@ struct watch {
     struct fibers fibers;
 };
 
-/* ns until nobody has been here for long enough to look for the bundles; 0: a client is here. Who
- * connects and calls nothing that counts (monitoring) does not make it longer. */
+/* ns until the bundles are checked, because no client has called for long enough; 0: a client is
+ * connected. Monitoring, whose calls are not counted, does not extend the time. */
 static uint64_t alone_left(struct watch *w)
 {
     uint64_t now = loop_now(w->opts.loop), calls = service_calls(w->opts.service), gone;
@@ -38,7 +38,7 @@ static uint64_t alone_left(struct watch *w)
     return gone < FORGOTTEN_AFTER ? FORGOTTEN_AFTER - gone : 1;
 }
 
-/* The reason to leave now, or NULL; then *ret_again is when to look again (0: at a poke). */
+/* The reason to exit now, or NULL; then *ret_again is the time of the next check (0: at a poke). */
 static const char *look(struct watch *w, uint64_t *ret_again)
 {
     uint64_t asked = service_asked_to_leave(w->opts.service);
@@ -46,7 +46,7 @@ static const char *look(struct watch *w, uint64_t *ret_again)
 
     w->seen_asked = asked;
     if (service_given_up(w->opts.service))
-        return "containerd has given up all that was left to serve";
+        return "containerd has given up all containers";
     if (!service_idle(w->opts.service)) {
         *ret_again = service_expects(w->opts.service);
         if (*ret_again == 0)
@@ -59,15 +59,15 @@ static const char *look(struct watch *w, uint64_t *ret_again)
     return NULL;
 }
 
-/* With containers, and nobody who asks for them. */
+/* With containers, but without clients. */
 static const char *look_alone(struct ctx *ctx, struct watch *w)
 {
     if (service_busy(w->opts.service) || alone_left(w) != 1)
         return NULL;
     if (w->opts.bundles_gone(ctx, w->opts.arg) && alone_left(w) == 1 &&
         !service_busy(w->opts.service))
-        return "all bundles are gone and nobody calls";
-    w->alone_since = loop_now(w->opts.loop); /* containerd may be back before the next look */
+        return "all bundles are gone and no client calls";
+    w->alone_since = loop_now(w->opts.loop); /* containerd may be back before the next check */
     return NULL;
 }
 
@@ -81,12 +81,12 @@ static const char *look_late(struct ctx *ctx, struct watch *w)
     if (!service_idle(w->opts.service))
         return look_alone(ctx, w);
     if (service_asked_to_leave(w->opts.service) > 0)
-        return "the last container went after Shutdown had been called";
+        return "the last container was deleted after an early Shutdown";
     if (calls == 0)
-        return "nobody has ever called";
+        return "no client has ever called";
     if (!called && w->opts.bundles_gone(ctx, w->opts.arg) && service_idle(w->opts.service) &&
         service_calls(w->opts.service) == calls)
-        return "the bundle is gone and nobody calls";
+        return "the bundle is gone and no client calls";
     return NULL;
 }
 
@@ -130,7 +130,7 @@ void watch_poke(struct watch *w)
 
 int watch_stop(struct ctx *ctx, struct watch *w, struct err *err)
 {
-    cancel_fire(&w->life, ERR_CANCELLED, "the shim ends");
+    cancel_fire(&w->life, ERR_CANCELLED, "the shim is exiting");
     return fibers_wait(ctx, &w->fibers, "watch", err);
 }
 

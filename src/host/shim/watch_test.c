@@ -1,4 +1,4 @@
-/* watch_test.c - when the shim leaves, and when it does not. */
+/* watch_test.c - when the shim exits, and when it does not. */
 #include "api/lcow.pb-c.h"
 #include "fixture/task_fixture.h"
 #include "harness/tap.h"
@@ -57,7 +57,7 @@ static void scene_close(struct scene *s, struct ctx *ctx)
     desk_close(&s->d, ctx);
 }
 
-/* What the daemon does on each change. */
+/* Like the daemon on each change. */
 static void poke(struct scene *s, struct ctx *ctx, uint64_t ns)
 {
     struct err err = ERR_INIT;
@@ -74,7 +74,7 @@ static void ask(struct scene *s, struct ctx *ctx)
     ASSERT_STR(err.msg, "");
 }
 
-/* As `lcow metrics` does. */
+/* Like `lcow metrics`. */
 static void look_at(struct scene *s, struct ctx *ctx, uint64_t ns)
 {
     Lcow__InspectRequest inspect = LCOW__INSPECT_REQUEST__INIT;
@@ -92,7 +92,7 @@ static void look_at(struct scene *s, struct ctx *ctx, uint64_t ns)
     struct ctx longer_ = ctx_limited(ctx->loop, 3600 * NS_PER_S);                                  \
     ctx = &longer_
 
-TEST_VIRTUAL(a_shim_that_nobody_calls_leaves_after_a_minute)
+TEST_VIRTUAL(a_shim_without_calls_exits_after_a_minute)
 {
     struct scene s = { 0 };
 
@@ -104,7 +104,7 @@ TEST_VIRTUAL(a_shim_that_nobody_calls_leaves_after_a_minute)
     poke(&s, ctx, 59 * NS_PER_S);
     ASSERT(!s.why);
     poke(&s, ctx, 61 * NS_PER_S);
-    ASSERT_STR(s.why, "nobody has ever called");
+    ASSERT_STR(s.why, "no client has ever called");
     ASSERT(s.at - began <= 121 * NS_PER_S);
     scene_close(&s, ctx);
 }
@@ -150,11 +150,11 @@ TEST_VIRTUAL(after_a_shutdown_that_came_too_early_the_last_delete_is_enough)
     poke(&s, ctx, 1);
     desk_delete(&s.d, ctx, "c1", "");
     poke(&s, ctx, 4 * NS_PER_S);
-    ASSERT_STR(s.why, "the last container went after Shutdown had been called");
+    ASSERT_STR(s.why, "the last container was deleted after an early Shutdown");
     scene_close(&s, ctx);
 }
 
-TEST_VIRTUAL(a_create_takes_the_wish_to_leave_back)
+TEST_VIRTUAL(a_create_cancels_an_earlier_shutdown)
 {
     struct scene s = { 0 };
 
@@ -181,7 +181,7 @@ static void expect(struct scene *s, struct ctx *ctx)
               err);
 }
 
-TEST_VIRTUAL(a_create_that_start_has_announced_is_waited_for)
+TEST_VIRTUAL(the_shim_waits_for_a_create_that_start_has_announced)
 {
     struct scene s = { 0 };
 
@@ -209,7 +209,7 @@ TEST_VIRTUAL(a_create_that_start_has_announced_is_waited_for)
     scene_close(&s, ctx);
 }
 
-TEST_VIRTUAL(a_create_that_never_comes_is_given_up)
+TEST_VIRTUAL(the_shim_stops_waiting_for_a_create_that_does_not_arrive)
 {
     struct scene s = { 0 };
 
@@ -220,11 +220,11 @@ TEST_VIRTUAL(a_create_that_never_comes_is_given_up)
     poke(&s, ctx, 29 * NS_PER_S);
     ASSERT(!s.why);
     poke(&s, ctx, 2 * NS_PER_S);
-    ASSERT_STR(s.why, "the last container went after Shutdown had been called");
+    ASSERT_STR(s.why, "the last container was deleted after an early Shutdown");
     scene_close(&s, ctx);
 }
 
-TEST_VIRTUAL(without_its_bundle_and_without_calls_it_has_been_forgotten)
+TEST_VIRTUAL(the_shim_exits_without_its_bundle_and_without_calls)
 {
     struct scene s = { 0 };
 
@@ -236,11 +236,11 @@ TEST_VIRTUAL(without_its_bundle_and_without_calls_it_has_been_forgotten)
     ASSERT(!s.why); /* the bundle is there: containerd may come back */
     s.bundle_gone = true;
     poke(&s, ctx, 130 * NS_PER_S);
-    ASSERT_STR(s.why, "the bundle is gone and nobody calls");
+    ASSERT_STR(s.why, "the bundle is gone and no client calls");
     scene_close(&s, ctx);
 }
 
-TEST_VIRTUAL(containers_keep_it_while_a_client_is_there)
+TEST_VIRTUAL(a_shim_with_containers_and_a_client_stays)
 {
     struct scene s = { .bundle_gone = true };
 
@@ -253,7 +253,7 @@ TEST_VIRTUAL(containers_keep_it_while_a_client_is_there)
     scene_close(&s, ctx);
 }
 
-TEST_VIRTUAL(with_all_bundles_gone_and_no_client_for_a_minute_its_containers_go_too)
+TEST_VIRTUAL(the_shim_exits_with_containers_if_all_bundles_and_clients_are_gone)
 {
     struct scene s = { .bundle_gone = true };
 
@@ -264,11 +264,11 @@ TEST_VIRTUAL(with_all_bundles_gone_and_no_client_for_a_minute_its_containers_go_
     poke(&s, ctx, 59 * NS_PER_S);
     ASSERT(!s.why);
     poke(&s, ctx, 2 * NS_PER_S);
-    ASSERT_STR(s.why, "all bundles are gone and nobody calls");
+    ASSERT_STR(s.why, "all bundles are gone and no client calls");
     scene_close(&s, ctx);
 }
 
-TEST_VIRTUAL(a_containerd_that_is_away_keeps_its_containers_while_their_bundles_are_there)
+TEST_VIRTUAL(containers_with_bundles_survive_a_stopped_containerd)
 {
     struct scene s = { 0 };
 
@@ -281,11 +281,11 @@ TEST_VIRTUAL(a_containerd_that_is_away_keeps_its_containers_while_their_bundles_
     ASSERT_EQ(s.looked, 30); /* once a minute, while nobody is there */
     s.bundle_gone = true;
     ASSERT_OK(fiber_sleep(ctx, 61 * NS_PER_S, &(struct err)ERR_INIT), (struct err)ERR_INIT);
-    ASSERT_STR(s.why, "all bundles are gone and nobody calls");
+    ASSERT_STR(s.why, "all bundles are gone and no client calls");
     scene_close(&s, ctx);
 }
 
-TEST_VIRTUAL(whoever_calls_meanwhile_makes_the_minute_begin_anew_and_who_only_looks_does_not)
+TEST_VIRTUAL(a_counted_call_restarts_the_minute_and_monitoring_does_not)
 {
     struct scene s = { .bundle_gone = true };
 
@@ -299,11 +299,11 @@ TEST_VIRTUAL(whoever_calls_meanwhile_makes_the_minute_begin_anew_and_who_only_lo
         look_at(&s, ctx, 11 * NS_PER_S); /* monitoring connects and calls nothing that counts */
     ASSERT(!s.why);
     poke(&s, ctx, 6 * NS_PER_S);
-    ASSERT_STR(s.why, "all bundles are gone and nobody calls");
+    ASSERT_STR(s.why, "all bundles are gone and no client calls");
     scene_close(&s, ctx);
 }
 
-TEST_VIRTUAL(a_create_that_start_has_announced_is_waited_for_without_bundles_too)
+TEST_VIRTUAL(the_shim_waits_for_an_announced_create_even_without_bundles)
 {
     struct scene s = { .bundle_gone = true };
 

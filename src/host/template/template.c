@@ -1,5 +1,5 @@
-/* template.c - the store: header, cheap look, verify, list, remove; what is held against a
- * template; which templates are still wanted. */
+/* template.c - the store: header, quick check, verify, list, remove; marks for bad templates and
+ * failed builds; pruning. */
 #include "host/template/template.h"
 #include "base/err.h"
 #include "base/fd.h"
@@ -98,12 +98,12 @@ static int read_file(const json_t *o, const char *key, struct template_file *ret
     const char *hex = "";
 
     if (js_obj(o, key, &f, err) < 0 || !f)
-        return f ? -1 : err_set(err, ERR_DATA_LOSS, "header without %s", key);
+        return f ? -1 : err_set(err, ERR_DATA_LOSS, "the header has no %s", key);
     if (js_u64(f, "size", &ret->size, err) < 0 || js_u64(f, "inode", &ret->inode, err) < 0 ||
         js_u64(f, "mtime_ns", &ret->mtime_ns, err) < 0 || js_str(f, "sha256", &hex, err) < 0)
         return -1;
     if (strlen(hex) != SHA256_HEX_SIZE - 1)
-        return err_set(err, ERR_DATA_LOSS, "header without a checksum of %s", key);
+        return err_set(err, ERR_DATA_LOSS, "the header has no checksum of %s", key);
     memcpy(ret->sha256, hex, SHA256_HEX_SIZE);
     return 0;
 }
@@ -116,7 +116,7 @@ static int read_info(const json_t *o, struct template_info *i, struct err *err)
     if (js_u32(o, "format", &format, err) < 0)
         return -1;
     if (format != FORMAT)
-        return err_set(err, ERR_DATA_LOSS, "format %u, not %d", format, FORMAT);
+        return err_set(err, ERR_DATA_LOSS, "unsupported format %u: must be %d", format, FORMAT);
     if (js_str(o, "key", &key, err) < 0 || js_str(o, "identity", &identity, err) < 0 ||
         js_str(o, "vmm_version", &version, err) < 0 ||
         js_u64(o, "created_ns", &i->created_ns, err) < 0 ||
@@ -129,9 +129,10 @@ static int read_info(const json_t *o, struct template_info *i, struct err *err)
         return -1;
     template_key_of(identity, i->key);
     if (!str_eq(i->key, key))
-        return err_set(err, ERR_DATA_LOSS, "header of another template");
+        return err_set(err, ERR_DATA_LOSS, "the header belongs to another template");
     if (strlen(version) >= sizeof(i->vmm_version))
-        return err_set(err, ERR_DATA_LOSS, "version of %zu bytes", strlen(version));
+        return err_set(err, ERR_DATA_LOSS, "invalid QEMU version of %zu bytes in the header",
+                       strlen(version));
     strcpy(i->vmm_version, version);
     i->identity = str_dup(identity);
     return 0;
@@ -158,16 +159,16 @@ int template_header_parse(const char *text, size_t len, struct template_info *re
     return 0;
 }
 
-/* --- the cheap look --- */
+/* --- the quick check --- */
 
-/* Ours alone, and what it says it is. */
+/* Checks owner, mode and kind. */
 static int check_owner(int fd, const char *what, mode_t kind, struct stat *st, struct err *err)
 {
     if (fstat(fd, st) < 0)
         return err_sys(err, errno, "look at %s", what);
     if ((st->st_mode & S_IFMT) != kind)
         return err_set(err, ERR_DATA_LOSS, "%s is not a %s", what,
-                       kind == S_IFDIR ? "directory" : "plain file");
+                       kind == S_IFDIR ? "directory" : "regular file");
     if (st->st_uid != geteuid())
         return err_set(err, ERR_PERMISSION, "%s belongs to user %u", what, st->st_uid);
     if (st->st_mode & 022)
@@ -202,7 +203,7 @@ static int check_file(const struct template_file *f, const struct stat *st, cons
         return err_set(err, ERR_DATA_LOSS, "%s has %lld bytes, not %llu", name,
                        (long long)st->st_size, (unsigned long long)f->size);
     if (f->inode != st->st_ino || f->mtime_ns != mtime_ns(st))
-        return err_set(err, ERR_DATA_LOSS, "%s was changed after it was made", name);
+        return err_set(err, ERR_DATA_LOSS, "%s was changed after the template was made", name);
     return 0;
 }
 
@@ -214,7 +215,7 @@ static int read_header(int dir, struct template_info *ret, struct err *err)
     if (open_part(dir, "header", &st, &fd, err) < 0)
         return -1;
     if (st.st_size > TEMPLATE_HEADER_MAX)
-        return err_set(err, ERR_DATA_LOSS, "header has %lld bytes", (long long)st.st_size);
+        return err_set(err, ERR_DATA_LOSS, "invalid header of %lld bytes", (long long)st.st_size);
     size_t len = (size_t)st.st_size;
     AUTO_FREE char *text = mem_alloc(len + 1);
     ssize_t n = fd_read_full(fd, text, len);
@@ -233,7 +234,7 @@ static char *bad_why(const char *path)
     if (r == -ENOENT)
         return NULL;
     if (r < 0)
-        return str_dup("its mark cannot be read");
+        return str_dup("the mark cannot be read");
     text[strcspn(text, "\n")] = '\0';
     return str_printable(text);
 }
@@ -242,7 +243,7 @@ static int check_mark(int dir, struct err *err)
 {
     AUTO_FREE char *path = str_format("/proc/self/fd/%d", dir), *why = bad_why(path);
 
-    return why ? err_set(err, ERR_DATA_LOSS, "it is marked bad: %s", why) : 0;
+    return why ? err_set(err, ERR_DATA_LOSS, "the template is marked bad: %s", why) : 0;
 }
 
 static int open_parts(int dir, const char *key, struct template *t, struct err *err)
@@ -364,7 +365,7 @@ static char *failure_path(const char *dir, const char *key)
     return str_format("%s/" FAILED_PREFIX "%s", dir, key);
 }
 
-/* Whether there was one. */
+/* Returns whether there was one. */
 static bool forget_failure(const char *dir, const char *key)
 {
     AUTO_FREE char *file = failure_path(dir, key);
@@ -386,9 +387,8 @@ int template_remove(const char *dir, const char *key, struct err *err)
     return r < 0 ? err_sys(err, -r, "remove %s", path) : 0;
 }
 
-/* --- marks: that a template is bad, clones of it that failed, and builds that failed. Plain text
- * that people may read; each is written by root, best effort: what is lost is found out again ---
- */
+/* --- marks for bad templates, failed clones and failed builds. They are plain text, written best
+ * effort: a lost mark is written again at the next failure --- */
 
 static char *path_of(const char *dir, const char *key, const char *name)
 {
@@ -399,7 +399,7 @@ int template_mark_bad(const char *dir, const char *key, const char *why, struct 
 {
     AUTO_FREE char *file = path_of(dir, key, "bad"), *text = str_format("%.1000s\n", why);
 
-    /* The first reason stays. */
+    /* The first reason is kept. */
     AUTO_FD int fd = open(file, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0)
         return errno == EEXIST ? 0 : err_sys(err, errno, "mark template %s as bad", key);
@@ -423,8 +423,7 @@ bool template_strike(const char *dir, const char *key, const char *why)
         n++;
     if (n < TEMPLATE_STRIKES)
         return false;
-    AUTO_FREE char *reason =
-        str_format("%u clones failed one after the other, the last one: %s", n, why);
+    AUTO_FREE char *reason = str_format("%u clones failed in a row, the last: %s", n, why);
     return template_mark_bad(dir, key, reason, &ignored) == 0;
 }
 
@@ -432,10 +431,10 @@ void template_absolve(const char *dir, const char *key)
 {
     AUTO_FREE char *file = path_of(dir, key, "strikes");
 
-    (void)unlink(file); /* almost always there is none */
+    (void)unlink(file); /* usually it does not exist */
 }
 
-/* "<wall clock in ns> <how often> <why>\n" */
+/* "<wall clock in ns> <count> <reason>\n" */
 static bool parse_failure(char *text, struct template_failure *ret)
 {
     char *save = NULL, *at = strtok_r(text, " ", &save), *count = strtok_r(NULL, " ", &save);
@@ -499,8 +498,7 @@ size_t template_failures(const char *dir, struct template_failure **ret)
     return n;
 }
 
-/* --- use. When a template was last used is its directory's time; the files in it keep theirs ---
- */
+/* --- use. The directory's modification time is the time of the last use --- */
 
 struct aged {
     const char *key;
@@ -511,7 +509,7 @@ void template_touch(const char *dir, const char *key)
 {
     AUTO_FREE char *path = str_format("%s/%s", dir, key);
 
-    /* Fails in a read-only store, which this process does not prune either. */
+    /* Fails in a read-only store, which this process cannot prune either. */
     (void)utimensat(AT_FDCWD, path, NULL, AT_SYMLINK_NOFOLLOW);
 }
 

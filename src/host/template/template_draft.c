@@ -1,4 +1,4 @@
-/* template_draft.c - making a template: what it depends on, and how it gets into the store. */
+/* template_draft.c - building a template: what it depends on, and how it gets into the store. */
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/offload.h"
@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #define DRAFT_PREFIX ".new-"
-#define SMALL_MAX (1 << 20) /* is read whole */
+#define SMALL_MAX (1 << 20) /* bytes; a smaller file is read completely */
 #define SEGMENTS_MAX 64
 #define NOTES_MAX 4096
 
@@ -124,10 +124,10 @@ char *template_cpu_identity(const char *cpuinfo)
     return sbuf_take(&out);
 }
 
-/* --- why a template in the store is not the one that is wanted --- */
+/* --- why an existing template is not used --- */
 
-/* The lines of an identity that say one thing, by how they begin. The processor's are those with a
- * tab; no other has one. */
+/* The lines of an identity about one subject, by their prefix. Only lines of the processor have a
+ * tab. */
 static const struct {
     const char *begin, *what;
 } subjects[] = {
@@ -168,7 +168,7 @@ char *template_difference(const char *identity, const char *other)
 char *template_outdated(const char *dir, const char *identity, char ret_key[TEMPLATE_KEY_SIZE])
 {
     AUTO_FREE char(*keys)[TEMPLATE_KEY_SIZE] = NULL;
-    struct err ignored = ERR_INIT; /* what cannot be read is no use in any case */
+    struct err ignored = ERR_INIT; /* an unreadable template cannot be used anyway */
     uint64_t newest = 0;
     char *found = NULL;
     size_t n = 0;
@@ -210,8 +210,8 @@ static int lock_in_thread(void *job, struct err *err)
     if (flock(j->fd, LOCK_EX | (j->wait ? 0 : LOCK_NB)) == 0)
         return 0;
     if (errno == EWOULDBLOCK)
-        return err_set(err, ERR_EXISTS, "a template is being built already");
-    return err_sys(err, errno, "lock the templates");
+        return err_set(err, ERR_EXISTS, "another process is already building a template");
+    return err_sys(err, errno, "lock the template store");
 }
 
 int template_lock(struct ctx *ctx, const char *dir, bool wait, int *ret, struct err *err)
@@ -219,11 +219,11 @@ int template_lock(struct ctx *ctx, const char *dir, bool wait, int *ret, struct 
     int r = dir_make(dir, 0700);
 
     if (r < 0)
-        return err_sys(err, -r, "make %s", dir);
+        return err_sys(err, -r, "create %s", dir);
     struct lock_job j = { open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), wait };
     if (j.fd < 0)
         return err_sys(err, errno, "open %s", dir);
-    if (OFFLOAD(ctx, lock_in_thread, &j, 0, lock_close, "lock the templates", err) < 0)
+    if (OFFLOAD(ctx, lock_in_thread, &j, 0, lock_close, "lock the template store", err) < 0)
         return -1;
     *ret = j.fd;
     return 0;
@@ -231,7 +231,8 @@ int template_lock(struct ctx *ctx, const char *dir, bool wait, int *ret, struct 
 
 /* --- drafts --- */
 
-/* We hold the lock: the builders of these are gone. Best effort; they only take up space. */
+/* We hold the lock, so the builders of these drafts have exited. Best effort: they only use space.
+ */
 static void remove_old_drafts(const char *dir)
 {
     AUTO(closedir) DIR *d = opendir(dir);
@@ -250,11 +251,11 @@ static int make_file(const char *dir, const char *name, uint64_t bytes, int *ret
     AUTO_FD int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     int r = fd < 0 ? errno : 0;
 
-    /* A hole that the disk has no room for would kill QEMU by SIGBUS when it is written to. */
+    /* Without reserved space, a full disk would kill QEMU by SIGBUS when it writes to a hole. */
     if (r == 0 && bytes > 0)
         r = posix_fallocate(fd, 0, (off_t)bytes);
     if (r > 0)
-        return err_sys(err, r, "make %s of %llu bytes", path, (unsigned long long)bytes);
+        return err_sys(err, r, "create %s of %llu bytes", path, (unsigned long long)bytes);
     *ret = TAKE_FD(fd);
     return 0;
 }
@@ -272,7 +273,7 @@ int template_draft_begin(const char *dir, const char *key, uint64_t ram_bytes,
         free(d.path);
         return -1;
     }
-    int r = mkdir(d.path, 0700) < 0 ? err_sys(err, errno, "make %s", d.path) : 0;
+    int r = mkdir(d.path, 0700) < 0 ? err_sys(err, errno, "create %s", d.path) : 0;
     if (r == 0)
         r = make_file(d.path, "ram", ram_bytes, &d.ram_fd, err);
     if (r == 0)
@@ -294,12 +295,12 @@ void template_draft_abort(struct template_draft *d)
     if (!d->path)
         return;
     if (dir_remove(d->path) == 0 && d->record)
-        (void)ledger_forget(d->ledger, d->record, &ignored); /* gc finds nothing, which is fine */
+        (void)ledger_forget(d->ledger, d->record, &ignored); /* gc then finds nothing */
     d->record = 0;
     free(TAKE_PTR(d->path));
 }
 
-/* Its bytes are on the disk, and what they are is known. */
+/* Syncs a file and computes its checksum and identity. */
 static int settle(int fd, const char *name, struct template_file *ret, struct err *err)
 {
     AUTO_FREE char *path = str_format("/proc/self/fd/%d", fd);
@@ -324,16 +325,16 @@ int template_draft_publish(struct template_draft *d, const char *dir, const char
     AUTO_FREE char *to = str_format("%s/%s", dir, key);
     struct err ignored = ERR_INIT;
 
-    /* What is there is damaged: a good one had not been built again. */
+    /* An existing template is damaged: a good one would not have been built again. */
     (void)template_remove(dir, key, &ignored);
     if (rename(d->path, to) < 0)
         return err_sys(err, errno, "rename %s", d->path);
-    (void)ledger_forget(d->ledger, d->record, &ignored); /* the name is gone: harmless */
+    (void)ledger_forget(d->ledger, d->record, &ignored); /* harmless: the name is gone */
     d->record = 0;
     free(TAKE_PTR(d->path));
     AUTO_FD int store = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (store >= 0)
-        (void)fsync(store); /* a lost rename is a template that is built again */
+        (void)fsync(store); /* if the rename is lost, the template is built again */
     template_draft_abort(d);
     return 0;
 }

@@ -1,4 +1,4 @@
-/* template_test.c - the store of templates, with small files: what is believed and what is not. */
+/* template_test.c - the store of templates, with small files. */
 #include "base/ctx.h"
 #include "base/err.h"
 #include "base/fd.h"
@@ -38,7 +38,7 @@ static void close_store(void)
     free(dir);
 }
 
-/* A whole one; its key. */
+/* Makes a complete template; its key. */
 static void make(char key[TEMPLATE_KEY_SIZE])
 {
     AUTO_FREE char *run = str_format("%s/run/t", root.dir);
@@ -75,7 +75,7 @@ static void refused(const char *key, enum err_code code, const char *why)
     ASSERT_HAS(err.msg, why);
 }
 
-TEST(what_was_written_is_found_whole)
+TEST(a_published_template_can_be_opened)
 {
     struct template t = { .ram_fd = -1, .state_fd = -1 };
     AUTO(template_info_release) struct template_info seen = { 0 };
@@ -108,7 +108,7 @@ static const char *path_of(const char *key, const char *name)
     return part;
 }
 
-TEST(a_template_that_is_not_what_was_written_is_refused)
+TEST(a_changed_template_is_refused)
 {
     char key[TEMPLATE_KEY_SIZE];
     struct err err = ERR_INIT;
@@ -131,7 +131,7 @@ TEST(a_template_that_is_not_what_was_written_is_refused)
     close_store();
 }
 
-TEST(links_and_what_others_can_write_are_refused)
+TEST(symlinks_and_files_writable_by_others_are_refused)
 {
     char key[TEMPLATE_KEY_SIZE];
     struct err err = ERR_INIT;
@@ -198,7 +198,7 @@ TEST(verify_reads_all_of_it)
     close_store();
 }
 
-TEST(every_cut_and_every_flipped_bit_of_a_header_is_noticed)
+TEST(every_truncation_and_flipped_bit_of_a_header_is_detected)
 {
     AUTO(template_info_release)
     struct template_info info = { .vmm_version = "10.0.2" }, got = { 0 };
@@ -221,7 +221,7 @@ TEST(every_cut_and_every_flipped_bit_of_a_header_is_noticed)
     }
 }
 
-TEST_FIBER(one_builder_at_a_time_and_no_half_template_stays)
+TEST_FIBER(one_builder_at_a_time_and_incomplete_drafts_are_removed)
 {
     AUTO_FD int first = -1;
     int second = -1;
@@ -238,7 +238,7 @@ TEST_FIBER(one_builder_at_a_time_and_no_half_template_stays)
     ASSERT_EQ(n, 0);
     free(keys);
     make(key);
-    ASSERT(access(half, F_OK) < 0); /* whoever began it is gone */
+    ASSERT(access(half, F_OK) < 0); /* its builder has exited */
     ASSERT_OK(template_list(dir, &keys, &n, &err), err);
     ASSERT_EQ(n, 1);
     ASSERT_STR(keys[0], key);
@@ -250,7 +250,7 @@ TEST_FIBER(one_builder_at_a_time_and_no_half_template_stays)
     close_store();
 }
 
-TEST(a_disk_that_is_full_says_so_before_anything_is_begun)
+TEST(a_full_disk_fails_before_the_build_starts)
 {
     AUTO_FREE char *run = NULL;
     AUTO(ledger_close) struct ledger *ledger = NULL;
@@ -293,7 +293,7 @@ static bool there(unsigned n)
     return access(path, F_OK) == 0;
 }
 
-TEST(templates_that_nobody_uses_are_pruned)
+TEST(unused_templates_are_pruned)
 {
     const uint64_t s = 1000000000, day = 24 * 3600;
     struct err err = ERR_INIT;
@@ -321,7 +321,7 @@ TEST(templates_that_nobody_uses_are_pruned)
     close_store();
 }
 
-TEST(the_processor_is_what_its_first_block_says_without_its_speed)
+TEST(the_processors_identity_is_its_first_block_without_its_speed)
 {
     AUTO_FREE char *a = template_cpu_identity("processor\t: 0\nvendor_id\t: X\nmodel\t\t: 1\n"
                                               "cpu MHz\t\t: 2299.998\nflags\t\t: fpu vme\n\n"
@@ -330,7 +330,7 @@ TEST(the_processor_is_what_its_first_block_says_without_its_speed)
     ASSERT_STR(a, "vendor_id\t: X\nmodel\t\t: 1\nflags\t\t: fpu vme\n");
 }
 
-TEST(two_identities_differ_in_what_is_named)
+TEST(the_difference_of_two_identities_names_the_subjects)
 {
     static const char mine[] =
         "kernel a\ninitrd b\nqemu c\nmodel\t\t: 1\nflags\t\t: fpu\n-m\n256M\n";
@@ -373,7 +373,7 @@ TEST(a_template_that_is_marked_bad_is_refused_with_the_first_reason)
     close_store();
 }
 
-TEST(two_strikes_in_a_row_mark_a_template_bad)
+TEST(two_failed_clones_in_a_row_mark_a_template_bad)
 {
     struct template t = { .ram_fd = -1, .state_fd = -1 };
     char key[TEMPLATE_KEY_SIZE];
@@ -383,18 +383,18 @@ TEST(two_strikes_in_a_row_mark_a_template_bad)
     make(key);
     for (int i = 0; i < 3; i++) {
         ASSERT(!template_strike(dir, key, "killed by signal 6"));
-        template_absolve(dir, key); /* one came to life in between */
+        template_absolve(dir, key); /* a clone worked in between */
     }
     ASSERT(!template_strike(dir, key, "killed by signal 6"));
     ASSERT_OK(template_open(dir, key, &t, &err), err);
     template_close(&t);
     ASSERT(template_strike(dir, key, "killed by signal 11"));
-    refused(key, ERR_DATA_LOSS, "2 clones failed one after the other, the last one: killed by");
+    refused(key, ERR_DATA_LOSS, "2 clones failed in a row, the last: killed by");
     ASSERT(!template_strike(dir, "0123456789abcdef0123456789abcdef", "no such"));
     close_store();
 }
 
-TEST(a_failed_build_is_kept_with_its_reason_and_tried_again_later_and_later)
+TEST(a_failed_build_is_recorded_with_its_reason_and_growing_retry_times)
 {
     static const uint64_t minute = UINT64_C(60) * 1000000000;
     AUTO_FREE struct template_failure *all = NULL;
@@ -424,7 +424,7 @@ TEST(a_failed_build_is_kept_with_its_reason_and_tried_again_later_and_later)
     ASSERT(!template_failure(dir, key, &f));
     ASSERT_FAIL(template_remove(dir, key, &err), err, ERR_NOT_FOUND);
     err_clear(&err);
-    /* What was built at last is not held against anybody, and what is old is forgotten. */
+    /* A successful build removes the record, and old records are removed. */
     make(key);
     template_remember_failure(dir, key, 1000 * minute, "broken");
     make(key);
@@ -436,7 +436,7 @@ TEST(a_failed_build_is_kept_with_its_reason_and_tried_again_later_and_later)
     close_store();
 }
 
-TEST(a_damaged_file_of_a_failure_has_no_reason)
+TEST(a_damaged_failure_record_has_no_reason)
 {
     static const char *const damaged[] = { "", "1", "1 1", "x 1 why\n", "1 0 why\n", "1 x why\n" };
     static const char key[] = "0123456789abcdef0123456789abcdef";
@@ -460,8 +460,8 @@ static char *program_identity(const char *path)
     return template_program_identity(fd);
 }
 
-/* What a reinstallation, a backup or a `touch` does to a file is no other program. */
-TEST(a_program_is_what_it_consists_of_and_not_when_it_was_touched)
+/* A reinstallation, a backup or a `touch` does not change the identity. */
+TEST(the_identity_of_a_program_depends_on_its_content_not_its_times)
 {
     AUTO_FREE char *text = NULL;
     size_t len;
@@ -493,7 +493,7 @@ TEST(a_program_is_what_it_consists_of_and_not_when_it_was_touched)
 }
 
 /* Two builds of one program differ in nothing but their build id. */
-TEST(another_build_is_another_program)
+TEST(another_build_has_another_identity)
 {
     char *at;
     AUTO_FREE char *text = NULL;

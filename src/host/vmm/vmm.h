@@ -3,8 +3,8 @@
  *
  * Life: new (backend's own) -> create -> start -> … exit … -> release -> free. Calls with ctx may
  * wait until it ends; the others never wait. terminate works at any moment, from any fiber, also
- * while create or start is under way, which then fails with ERR_UNAVAILABLE. release takes back
- * all that the VM owned; it can be repeated after a failure and goes on where it stopped. */
+ * while create or start is under way, which then fails with ERR_UNAVAILABLE. release cleans up
+ * everything that the VM owned; repeated after a failure, it continues at the step that failed. */
 #pragma once
 #include "base/idmap.h"
 #include "base/span.h"
@@ -51,6 +51,7 @@ struct vm_doc {
     uint32_t cpus, max_cpus; /* max_cpus >= cpus */
     enum vm_accel accel;
     bool allow_emulation;         /* AUTO may fall back to TCG */
+    bool vsock;                   /* the agent's link is kernel vsock, not TCP on a tap */
     bool nested;                  /* the guest may run VMs itself: it sees svm or vmx */
     uint32_t code_cache_mib;      /* of translated code, then; 0: as much as a start needs */
     uint32_t uid_base, uid_count; /* the VM's own uid is taken from this range */
@@ -97,7 +98,8 @@ struct vmm_exit {
     bool panicked;    /* the guest's kernel */
     int status;       /* as from waitpid() */
     uint64_t at_wall_ns;
-    char why[256]; /* for people; "" if requested */
+    char why[512]; /* for people; "" if requested */
+    enum reason reason;
 };
 
 struct vmm_stats {
@@ -113,7 +115,7 @@ struct vmm_info {
     char version[64];    /* of the VMM */
     bool clone;          /* of a template */
     bool want_template;  /* there was none that fits: one should be built */
-    char cold_why[160];  /* why it is no clone; "" if it is, or none was wanted */
+    char cold_why[160];  /* why it was not cloned; "" if it was, or was not wanted */
     char trouble[164];   /* the guest's kernel on an unstable clock or a stuck CPU; "": nothing */
 };
 
@@ -180,8 +182,8 @@ struct vmm_ops {
     int (*nic_remove)(struct ctx *ctx, struct vmm *v, const char *id, struct err *err);
     /* A PCI function of the host ("0000:03:00.0"), or one that the VMM emulates, for tests
      * ("test:edu", "test:nvme"). id is ours, never used twice. *ret_place: how the guest finds it;
-     * caller frees. A guest that does not let go is told of in the log; what it keeps goes with the
-     * VM. */
+     * caller frees. If the guest does not release a device, that is logged, and the device stays in
+     * the VM until the VM ends. */
     int (*pci_add)(struct ctx *ctx, struct vmm *v, const char *address, const char *id,
                    char **ret_place, struct err *err);
     int (*pci_remove)(struct ctx *ctx, struct vmm *v, const char *id, struct err *err);
@@ -208,7 +210,7 @@ int vmm_gone_is_done(int r, const struct ctx *ctx, struct err *err);
 struct vmm {
     const struct vmm_ops *ops;
     struct timeline *timeline; /* borrows; may be NULL */
-    /* The guest's progress, told by whoever learns of it; only ever rises. */
+    /* Called at each new boot stage of the guest; the stage only rises. */
     void (*on_stage)(void *arg, enum vm_stage stage);
     void *on_stage_arg;
 };

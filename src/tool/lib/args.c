@@ -8,7 +8,7 @@ struct scan {
     struct args_opts opts[2]; /* own, global */
     void *into;
     char **argv;
-    int i; /* the word looked at */
+    int i; /* the current word */
     struct err *err;
 };
 
@@ -53,13 +53,13 @@ static int set_number(const struct scan *s, const struct args_opt *o, uint32_t *
     int r = str_to_u64(value, UINT64_MAX, &number);
 
     if (r == -EINVAL)
-        return err_set(s->err, ERR_INVALID, "--%s %s: a number from %u to %u%s%s is needed",
-                       o->name, value, o->min, o->max, gap, unit);
+        return err_set(s->err, ERR_INVALID, "--%s %s: must be %u–%u%s%s", o->name, value, o->min,
+                       o->max, gap, unit);
     if (r < 0 || number > o->max)
-        return err_set(s->err, ERR_INVALID, "--%s %s: at most %u%s%s are possible", o->name, value,
+        return err_set(s->err, ERR_INVALID, "--%s %s: must be at most %u%s%s", o->name, value,
                        o->max, gap, unit);
     if (number < o->min)
-        return err_set(s->err, ERR_INVALID, "--%s %s: at least %u%s%s are needed", o->name, value,
+        return err_set(s->err, ERR_INVALID, "--%s %s: must be at least %u%s%s", o->name, value,
                        o->min, gap, unit);
     *field = (uint32_t)number;
     return 0;
@@ -77,22 +77,22 @@ static int set_optional(const struct scan *s, const struct args_opt *o, struct a
         if (str_ends(value, *x))
             return 0;
         if (!x[1])
-            return err_set(
-                s->err, ERR_INVALID,
-                "--%s %s: the file's name must end with %s%s%s (a command goes behind --)", o->name,
-                value, o->suffixes[0], x == o->suffixes ? "" : " or ", x == o->suffixes ? "" : *x);
+            return err_set(s->err, ERR_INVALID,
+                           "--%s %s: the file's name must end with %s%s%s (a command follows --)",
+                           o->name, value, o->suffixes[0], x == o->suffixes ? "" : " or ",
+                           x == o->suffixes ? "" : *x);
     }
     return 0;
 }
 
-/* value NULL: none was joined to the option; one may be in the next word. */
+/* value NULL: the option's word has no value; the next word may be the value. */
 static int set(struct scan *s, const struct args_opt *o, void *field, const char *value)
 {
     const char *next = s->argv[s->i + 1];
 
     if (o->kind == ARGS_FLAG) {
         if (value)
-            return err_set(s->err, ERR_INVALID, "--%s takes no value", o->name);
+            return err_set(s->err, ERR_INVALID, "--%s does not take a value", o->name);
         *(bool *)field = true;
         return 0;
     }
@@ -104,7 +104,7 @@ static int set(struct scan *s, const struct args_opt *o, void *field, const char
         return set_optional(s, o, field, value);
     }
     if (!value) {
-        /* "--" would be swallowed silently, and no value of ours begins with a dash. */
+        /* Otherwise "--" would become a value; no valid value begins with a dash. */
         if (!next || (next[0] == '-' && next[1]))
             return err_set(s->err, ERR_INVALID, "--%s needs a value: --%s %s", o->name, o->name,
                            o->value);
@@ -178,12 +178,12 @@ int args_parse(const struct args_cmd *cmd, struct args_opts global, void *into, 
             break;
         }
         if (takes_words && (word[0] != '-' || !word[1])) {
-            argv[1 + n_words++] = argv[s.i]; /* never ahead of what is still to be read */
+            argv[1 + n_words++] = argv[s.i]; /* overwrites only words that were already read */
             continue;
         }
         if (word[0] != '-' || !word[1])
             return err_set(err, ERR_INVALID, "unexpected '%s'%s%s%s%s", word,
-                           cmd->takes_command ? "; a command goes behind --: lcow " : "",
+                           cmd->takes_command ? "; a command follows --: lcow " : "",
                            cmd->takes_command ? cmd->name : "", cmd->takes_command ? " -- " : "",
                            cmd->takes_command ? word : "");
         r = parse_option(&s, word);
@@ -299,7 +299,7 @@ void args_help(const struct args_cmd *cmd, struct args_opts global, struct sbuf 
                            : cmd->opts.n    ? "[options] ID"
                                             : "ID";
     AUTO_FREE char *exits =
-        cmd->exits ? str_format("Exit code: 0; %s; 2 if this command line is wrong.", cmd->exits)
+        cmd->exits ? str_format("Exit code: 0; %s; 2 if the command line is invalid.", cmd->exits)
                    : NULL;
 
     sbuf_addf(out, "usage: lcow %s ", cmd->name);

@@ -62,25 +62,25 @@ TEST(values_come_joined_or_in_the_next_word)
     ASSERT_HAS(err.msg, "--config: the FILE is empty");
 }
 
-TEST(numbers_out_of_range_say_the_bound)
+TEST(the_error_for_a_number_out_of_range_names_the_bound)
 {
     SETUP;
     ASSERT_FAIL(RUN("--memory", "1"), err, ERR_INVALID);
-    ASSERT_STR(err.msg, "--memory 1: at least 128 MiB are needed");
+    ASSERT_STR(err.msg, "--memory 1: must be at least 128 MiB");
     ASSERT_FAIL(RUN("--memory", "5000"), err, ERR_INVALID);
-    ASSERT_STR(err.msg, "--memory 5000: at most 4096 MiB are possible");
+    ASSERT_STR(err.msg, "--memory 5000: must be at most 4096 MiB");
     ASSERT_FAIL(RUN("--memory", "99999999999999999999999"), err, ERR_INVALID);
     ASSERT_HAS(err.msg, "at most 4096 MiB");
 }
 
-TEST(what_is_no_number_is_refused)
+TEST(a_value_that_is_not_a_number_is_refused)
 {
     SETUP;
     const char *const bad[] = { "abc", "", "12x", "0x200", " 200", "+200", "2e3" };
 
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
         ASSERT_FAIL(RUN("--memory", bad[i]), err, ERR_INVALID);
-        ASSERT_HAS(err.msg, "a number from 128 to 4096 MiB is needed");
+        ASSERT_HAS(err.msg, "must be 128–4096 MiB");
     }
     ASSERT_FAIL(RUN("--memory=-200"), err, ERR_INVALID);
 }
@@ -95,10 +95,10 @@ TEST(missing_values_are_named)
     ASSERT_FAIL(RUN("--config", "--", "ls"), err, ERR_INVALID);
     ASSERT_HAS(err.msg, "--config needs a value");
     ASSERT_FAIL(RUN("--tty=yes"), err, ERR_INVALID);
-    ASSERT_STR(err.msg, "--tty takes no value");
+    ASSERT_STR(err.msg, "--tty does not take a value");
 }
 
-TEST(letters_combine)
+TEST(single_letters_can_be_combined)
 {
     SETUP;
     ASSERT_EQ(RUN("-tk"), 0);
@@ -126,7 +126,7 @@ TEST(two_dashes_end_the_options)
     ASSERT_EQ(RUN("--"), 0);
     ASSERT_EQ(rest.n, 0);
     ASSERT_FAIL(RUN("-t", "ls"), err, ERR_INVALID);
-    ASSERT_STR(err.msg, "unexpected 'ls'; a command goes behind --: lcow boot -- ls");
+    ASSERT_STR(err.msg, "unexpected 'ls'; a command follows --: lcow boot -- ls");
 }
 
 TEST(unknown_options_name_the_nearest)
@@ -159,7 +159,7 @@ TEST(optional_values_work_in_all_three_forms)
     ASSERT_EQ(RUN("--timeline", "--", "ls"), 0);
     ASSERT(!o.timeline.value);
     ASSERT_FAIL(RUN("--timeline", "uname"), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "must end with .svg or .txt (a command goes behind --)");
+    ASSERT_HAS(err.msg, "must end with .svg or .txt (a command follows --)");
     ASSERT_FAIL(RUN("--timeline="), err, ERR_INVALID);
     ASSERT_FAIL(RUN("--json", "x"), err, ERR_INVALID);
     ASSERT_HAS(err.msg, "unexpected 'x'");
@@ -167,7 +167,7 @@ TEST(optional_values_work_in_all_three_forms)
     ASSERT_STR(o.json.value, "x");
 }
 
-TEST(help_wins_over_what_follows)
+TEST(help_ignores_the_following_words)
 {
     SETUP;
     ASSERT_EQ(RUN("--help", "--nonsense"), ARGS_HELP);

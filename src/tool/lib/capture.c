@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* The input is in a file of memory, so that nobody has to write it meanwhile. */
+/* The input is in a memfd, so that nothing has to write it while the program runs. */
 static int input_fd(const char *text, struct err *err)
 {
     AUTO_FD int fd = memfd_create("lcow-input", MFD_CLOEXEC);
@@ -36,7 +36,7 @@ static int read_all(struct ctx *ctx, struct stream *from, struct sbuf *out, stru
             return -1;
         out->len += n;
         if (out->len > CAPTURE_MAX_BYTES)
-            return err_set(err, ERR_EXHAUSTED, "it prints more than %d bytes", CAPTURE_MAX_BYTES);
+            return err_set(err, ERR_EXHAUSTED, "the output exceeds %d bytes", CAPTURE_MAX_BYTES);
     } while (n > 0);
     sbuf_addc(out, '\0');
     out->len--;

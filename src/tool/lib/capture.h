@@ -1,4 +1,4 @@
-/* capture.h - runs a program and keeps what it prints. */
+/* capture.h - runs a program and captures its output. */
 #pragma once
 #include <stdint.h>
 
@@ -16,7 +16,7 @@ struct capture {
     uint64_t limit_ns;
 };
 
-/* Waits. stdout and stderr together go to *ret_text, which the caller frees; *ret_status as from
- * waitpid(). -1 if it could not be run, did not end in time, or printed too much. */
+/* Waits. *ret_text: stdout and stderr together, caller frees; *ret_status as from waitpid(). -1 if
+ * the program could not be run, did not exit in time, or printed too much. */
 int capture_run(struct ctx *ctx, const struct capture *c, char **ret_text, int *ret_status,
                 struct err *err);

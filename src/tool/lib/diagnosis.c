@@ -1,450 +1,434 @@
 #include "tool/lib/diagnosis.h"
 #include "base/mem.h"
 #include "base/str.h"
-#include <string.h>
 
 #define AFTERMATH .kind = DIAGNOSIS_AFTERMATH
+#define ASKED .kind = DIAGNOSIS_ASKED
 #define WARNED .warned = true
+#define BEFORE "lcow logs shows what happened before"
 
-/* The first that fits counts: what a caller got wrong, then the cause before what followed from it,
- * and both before the thing that it showed at. */
-static const struct diagnosis rules[] = {
-    /* ---- a caller came too late or too early; those who remove things twice are told so */
-    { ": no container |: no sandbox |: process & has ended|was deleted|: kill it first| has no "
-      "exec | still has container | exists already| has an exec & already|, cannot | has no "
-      "process yet| was not started|invalid signal | is still being created",
-      "request", "somebody asked for what is not there (yet)",
-      "none is needed: the sandbox is as it was", .kind = DIAGNOSIS_ASKED },
+static const struct diagnosis rows[REASON_COUNT] = {
+    /* ---- a request that does not fit the present state */
+    [REASON_NOT_FOUND] = { "a client named a container, process or sandbox that does not exist",
+                           "no action is needed: the sandbox is as it was", ASKED },
+    [REASON_ALREADY_EXISTS] = { "a client asked for a second container, exec or sandbox of one id",
+                                "no action is needed: the first one is as it was", ASKED },
+    [REASON_WRONG_STATE] = { "a request came before or after the state in which it is possible",
+                             "no action is needed: the sandbox is as it was", ASKED },
+    [REASON_INVALID_REQUEST] = { "a client sent a request with an invalid value",
+                                 "no action is needed: the sandbox is as it was", ASKED },
 
-    /* ---- a VM that had ended before */
-    { "the VM of sandbox", "VM", "the VM has ended, and something new was to run in it",
-      "delete the sandbox's containers and start it again; lcow logs tells why the VM ended",
-      AFTERMATH },
-
-    /* ---- the shim itself */
-    { "the process crashed", "shim", "a fault in the shim ended it; containerd has cleaned up",
-      "report it: lcow report gathers what is needed, the backtrace included" },
-    { "the shim is stuck", "shim", "the shim's main loop hung, so nobody got an answer",
-      "the text names the system call: a dead file system, a host without memory?", AFTERMATH },
-    { "the shim was stuck", "shim", "the shim's main loop hung for a while, and went on",
-      "see the line before: a dead file system, a host without memory?", AFTERMATH },
+    /* ---- a request that asks for something invalid or unsupported */
+    [REASON_INVALID_ID] = { "the id has invalid characters or an invalid length",
+                            "use letters and digits, with single . _ - between, at most 76" },
+    [REASON_INVALID_BUNDLE] = { "the container's bundle or its config.json cannot be read",
+                                "see the error for the part; containerd or its client wrote the "
+                                "bundle: see containerd's own log" },
+    [REASON_INVALID_SPEC] = { "the container's OCI specification is incomplete or invalid",
+                              "see the error for the part; containerd's client asked for it" },
+    [REASON_INVALID_EXEC] = { "the description of an exec's process is incomplete or invalid",
+                              "see the error for the part; containerd's client asked for it" },
+    [REASON_INVALID_ANNOTATION] = { "an annotation has a value that is invalid or unsupported here",
+                                    "see the error for the valid values; docs/configuration.md "
+                                    "lists all annotations" },
+    [REASON_INVALID_OPTIONS] = { "the runtime options in containerd's configuration are invalid",
+                                 "lcow config containerd prints a valid stanza" },
+    [REASON_INVALID_CONFIG] = { "a configuration file of lcow has an invalid line",
+                                "lcow config check shows file, line and key" },
+    [REASON_UNSUPPORTED] = { "the container asks for something that lcow does not support",
+                             "see the error for the part, and docs/limits.md for alternatives" },
+    [REASON_HOST_NAMESPACE] = { "the container asks for a namespace of the host, which a VM cannot "
+                                "have",
+                                "set hostNetwork, hostPID and hostIPC to false (or leave "
+                                "--net-host "
+                                "out), or use another runtime class" },
+    [REASON_FOREIGN_NAMESPACE] = { "the container is to join a namespace outside of its VM",
+                                   "containers share namespaces within their pod only; remove "
+                                   "--with-ns" },
+    [REASON_INVALID_ID_MAPPING] = { "the id mappings of a user namespace (hostUsers: false) are "
+                                    "invalid",
+                                    "see the error for the line; the kubelet's ranges are in "
+                                    "/etc/subuid, ctr's in --uidmap" },
+    [REASON_USERNS_MISMATCH] = { "a container's user namespace differs from that of its pod",
+                                 "give the container the mapping of its pod" },
+    [REASON_USERNS_DEVICE] = { "a container with a user namespace (hostUsers: false) asks for a "
+                               "disk or PCI device",
+                               "use a directory instead, or set hostUsers to true" },
+    [REASON_WRITABLE_SHARE_FORBIDDEN] = { "an annotation of the pod forbids writable shares, and "
+                                          "the container has one",
+                                          "make the mount or root file system read-only, or remove "
+                                          "the annotation" },
+    [REASON_VM_MEMORY_LIMIT] = { "the limits ask for more memory or vCPUs than the VM can grow to",
+                                 "raise max_memory_mib or max_cpus in /etc/lcow/lcow.conf for VMs "
+                                 "that start from now on" },
+    [REASON_UPDATE_FAILED] = { "the container's limits could not be changed",
+                               "see the error for the value; the previous limits are in force" },
 
     /* ---- the host */
-    { "QEMU stopped it with status&kvm run failed|QEMU stopped it with status&KVM internal error",
-      "VM: KVM", "KVM failed while the guest ran, so QEMU stopped the VM for good",
-      "see dmesg for kvm; lcow doctor --retest tries KVM; the pod is started again by its "
-      "controller" },
-    { "QEMU stopped it with status", "VM",
-      "QEMU stopped the VM for good, and lcow had not asked for it",
-      "the text names QEMU's status; see lcow console and dmesg; the pod is started again by its "
-      "controller" },
-    { "KVM failed at", "boot: acceleration",
-      "KVM failed in an earlier boot, so VMs with it are refused",
-      "lcow doctor shows reason and time; lcow doctor --retest tries it again" },
-    { "allow_emulation", "boot: acceleration",
-      "this host cannot run a VM with KVM, and emulation is not allowed",
-      "load kvm_intel or kvm_amd (lcow doctor tells why it is missing), or set `allow_emulation = "
-      "true` in /etc/lcow/lcow.conf to try things out" },
-    { "hardware virtualization", "boot: acceleration", "KVM was asked for and is not there",
-      "load kvm_intel or kvm_amd; lcow doctor tells why it is missing" },
-    { "which is too old", "boot: VMM", "this QEMU is too old",
-      "install the one that lcow doctor names" },
-    { "qemu&is not in PATH", "boot: VMM", "there is no QEMU",
-      "install the one that lcow doctor names, or give its path as `qemu` in /etc/lcow/lcow.conf" },
-    { "cannot be run&qemu", "boot: VMM", "QEMU cannot be run",
-      "`qemu` in /etc/lcow/lcow.conf names it (lcow config show); lcow doctor runs it" },
-    { "make image", "boot: guest image", "kernel or initrd of the guest are not there, or damaged",
-      "install lcow-guest again (or make image); lcow doctor checks the image" },
-    { "use the guest image that was built with it", "boot: protocol",
-      "guest image and shim are of different versions",
-      "install both packages from one release, then start the pod again" },
-    { "OOM killer", "VM: memory on the host",
-      "the host's kernel killed the VM: its cgroup had no memory left",
-      "raise the pod's memory limit, or the RuntimeClass's overhead (lcow overhead measures it)" },
-    { "by its sandbox", "VM", "QEMU did what its seccomp filter forbids, and was killed for it",
-      "keep lcow report's archive: either QEMU is not one that was tested, or the guest has broken "
-      "into it" },
-    { "user ids for VMs", "boot: user id", "all user ids for VMs are taken",
-      "raise vm_uid_count in /etc/lcow/lcow.conf; lcow gc takes back those of dead shims" },
-    { "turns to start a VM", "boot: turn",
-      "too many VMs were being started at once, and this one's turn did not come in time",
-      "try again; parallel_starts in /etc/lcow/lcow.conf is how many may start at once" },
-    { "No space left on device", "storage", "a disk of the host is full",
-      "make room below scratch_dir and /run (lcow config show), then start the pod again", WARNED },
-    { "Disk quota exceeded", "storage", "a quota of the host is used up",
-      "make room below scratch_dir and /run (lcow config show), or raise the quota", WARNED },
-    { "disk I/O error on the host", "storage: disks",
-      "a disk of the host did not take or give what the guest wrote or read",
-      "is the host's disk full or failing (its kernel log)? The guest has seen an I/O error",
-      WARNED },
-    { "was cut while the VM had it", "storage: disks",
-      "somebody cut a disk's image file while the VM used it",
-      "the snapshotter's files must not change under a container: start it again, pull the image "
-      "again",
-      WARNED },
-    { "Too many open files", "host: limits", "a limit of open files is reached",
-      "raise LimitNOFILE of containerd's unit (its shims inherit it)" },
-    { "max_user_instances", "host: limits", "the kernel gives no more inotify instances",
-      "raise fs.inotify.max_user_instances (sysctl)" },
-    { "Cannot allocate memory", "host: memory", "the host has no memory for it",
-      "free memory on the host, or make the VM smaller (memory_mib, the pod's limits)" },
-    { "e2fsprogs", "boot: scratch disk", "no scratch disk can be made: mke2fs is missing",
-      "install e2fsprogs" },
-    { "vm.memfd_noexec", "host: kernel", "the kernel forbids to run a program from memory",
-      "sysctl vm.memfd_noexec must be 0 or 1" },
-    { "in the jail", "boot: jail", "QEMU's jail could not be made",
-      "the text names the step; lcow doctor checks the host. Is something mounted away, or a "
-      "kernel feature off?" },
-    { " of the jail", "boot: jail", "QEMU's jail could not be made or changed",
-      "the text names the step; lcow doctor checks the host" },
-    { "become user", "boot: jail", "QEMU could not be made to run as its own user",
-      "vm_uid_base and vm_uid_count (lcow config show) must be free user ids of this host" },
+    [REASON_NO_KVM] = { "the host cannot run VMs with KVM, and emulation is not allowed",
+                        "load kvm_intel or kvm_amd (lcow doctor shows what is missing); for a "
+                        "trial "
+                        "set `allow_emulation = true` in /etc/lcow/lcow.conf" },
+    [REASON_KVM_BROKEN] = { "KVM failed in an earlier boot, so lcow refuses to start VMs with it",
+                            "lcow doctor shows when and why; lcow doctor --retest tries KVM "
+                            "again" },
+    [REASON_KVM_FAILED] = { "KVM failed while the VM ran or booted",
+                            "see dmesg for kvm; lcow doctor --retest tries KVM; the pod's "
+                            "controller starts the pod again" },
+    [REASON_QEMU_MISSING] = { "QEMU is not installed",
+                              "install the package that lcow doctor names, or set `qemu` in "
+                              "/etc/lcow/lcow.conf" },
+    [REASON_QEMU_TOO_OLD] = { "this version of QEMU is too old",
+                              "install the version that lcow doctor names" },
+    [REASON_QEMU_UNUSABLE] = { "QEMU cannot be executed", "check `qemu` in /etc/lcow/lcow.conf "
+                                                          "(lcow config show); lcow doctor "
+                                                          "runs it" },
+    [REASON_IMAGE_MISSING] = { "the guest's kernel or initrd is missing",
+                               "install lcow-guest again (or make image); lcow doctor checks the "
+                               "image" },
+    [REASON_IMAGE_DAMAGED] = { "the guest's kernel or initrd is damaged",
+                               "install lcow-guest again (or make image); lcow doctor checks the "
+                               "image" },
+    [REASON_VERSION_MISMATCH] = { "guest image and shim are of different versions",
+                                  "install both packages from one release, then start the pod "
+                                  "again" },
+    [REASON_DISK_FULL] = { "a disk is full: a file system of the host, or the VM's scratch disk",
+                           "free space below scratch_dir and /run (lcow config show), or raise "
+                           "scratch_mib; then start the pod again",
+                           WARNED },
+    [REASON_QUOTA_EXCEEDED] = { "a disk quota is used up",
+                                "free space below scratch_dir and /run (lcow config show), or "
+                                "raise "
+                                "the quota (scratch_quota_mib for a container's)",
+                                WARNED },
+    [REASON_DISK_IO_ERROR] = { "a disk of the host failed to read or write; the guest got an I/O "
+                               "error",
+                               "check the host's disk and its kernel log", WARNED },
+    [REASON_DISK_TRUNCATED] = { "a disk's image file was shortened while the VM used it",
+                                "start the container again, and pull its image again: nothing may "
+                                "change the snapshotter's files",
+                                WARNED },
+    [REASON_TOO_MANY_FILES] = { "the limit of open files is reached",
+                                "raise LimitNOFILE of containerd's unit (its shims inherit it)" },
+    [REASON_INOTIFY_LIMIT] = { "the kernel's limit of inotify instances is reached",
+                               "raise fs.inotify.max_user_instances (sysctl)" },
+    [REASON_NO_MEMORY] = { "the host or the VM has no memory left",
+                           "free memory on the host, or change the VM's size (memory_mib, the "
+                           "pod's "
+                           "limits)" },
+    [REASON_HOST_OOM] = { "the host's kernel killed QEMU: the pod's cgroup had no memory left",
+                          "raise the pod's memory limit, or the RuntimeClass's overhead (lcow "
+                          "overhead measures it)" },
+    [REASON_MKE2FS_MISSING] = { "the scratch disk cannot be formatted: mke2fs is not installed",
+                                "install e2fsprogs" },
+    [REASON_MEMFD_NOEXEC] = { "the kernel forbids to execute programs from memory",
+                              "set sysctl vm.memfd_noexec to 0 or 1" },
+    [REASON_MODULE_MISSING] = { "the host's kernel lacks a module",
+                                "load the module that the error names, and add it to "
+                                "/etc/modules-load.d" },
+    [REASON_JAIL_FAILED] = { "QEMU's jail could not be set up",
+                             "see the error for the step; lcow doctor checks the host; vm_uid_base "
+                             "and vm_uid_count must name free user ids" },
+    [REASON_CGROUP_FAILED] = { "a cgroup of the host could not be used",
+                               "check that the pod's parent cgroup exists, with the controllers it "
+                               "needs" },
+    [REASON_NO_VM_UID] = { "all user ids for VMs are in use",
+                           "raise vm_uid_count in /etc/lcow/lcow.conf; lcow gc frees those of dead "
+                           "shims" },
+    [REASON_START_QUEUE_FULL] = { "too many VMs were starting at once, and this one waited too "
+                                  "long",
+                                  "try again; parallel_starts in /etc/lcow/lcow.conf limits how "
+                                  "many start at once" },
 
-    /* ---- the VM and its guest */
-    { "kernel panicked|as it does after a panic|Kernel panic", "guest kernel",
-      "the guest's kernel gave up",
-      "its last words are in lcow logs --kernel; more memory for the VM helps if it ran out" },
-    { "gcs terminated", "guest: agent", "the agent in the VM died",
-      "see lcow logs --agent for its last words, and report it (lcow report)" },
-    { "its bridge is closed", "guest: protocol", "the guest broke the protocol",
-      "take the pod down: its kernel or agent cannot be trusted any more; keep lcow report's "
-      "archive",
-      WARNED },
-    { "did not act on SIGKILL", "guest",
-      "the guest hangs: it did not act on SIGKILL, so its VM was killed",
-      "see lcow logs --kernel; was QEMU stopped, or the host without CPU time?" },
-    { "killed by signal", "VM", "somebody killed QEMU",
-      "see the host's kernel log for the OOM killer, and who sends signals there; the pod is "
-      "started again by its controller" },
-    { "Memory cgroup out of memory", "container: memory",
-      "a container used all memory of its limit, and the guest's kernel killed a process of it",
-      "raise the container's memory limit, or let it use less" },
-    { "Out of memory: Killed process", "guest: memory",
-      "the VM ran out of memory, and its kernel killed a process",
-      "raise the pod's limits, or memory_mib for pods without (lcow config show)" },
-    { "qemu exited with status", "boot: VMM", "QEMU ended with an error of its own",
-      "its words are in the text; lcow doctor checks program and machine type" },
-    { "did not greet", "boot: VMM", "QEMU started and did not answer",
-      "is `qemu` (lcow config show) a QEMU? Is the host short of CPU time?" },
-    { "qemu closed its monitor", "VM", "QEMU closed its monitor",
-      "see lcow logs for its last words", AFTERMATH },
-    { "boot stopped before the VMM ran", "boot: before the VMM",
-      "the host could not prepare the VM",
-      "the text behind it names what failed; lcow doctor checks the host" },
-    { "boot stopped at stage 'spawned'", "boot: firmware",
-      "QEMU ran, but the guest's kernel did not say a word",
-      "check kernel and initrd (lcow doctor); on a very slow host raise boot_timeout_s" },
-    { "boot stopped at stage 'kernel'", "boot: guest kernel",
-      "the guest's kernel started and did not reach the agent",
-      "see lcow console for its last words; has the VM at least 128 MiB of memory?" },
-    { "boot stopped at stage 'init'", "boot: agent", "the agent started and did not connect",
-      "see lcow console; on a very slow host raise boot_timeout_s in /etc/lcow/lcow.conf" },
-    { "boot stopped at stage 'agent'", "boot: protocol",
-      "the agent connected and did not agree with the shim",
-      "guest image and shim are of different versions: install both from one release" },
-    { "boot stopped at stage", "boot", "the VM's boot stopped",
-      "the text names the stage; see lcow console, lcow timeline" },
+    /* ---- booting the VM */
+    [REASON_BOOT_PREPARE] = { "the host could not prepare the VM",
+                              "see the error for the step; lcow doctor checks the host" },
+    [REASON_BOOT_FIRMWARE] = { "QEMU started, but the guest's kernel printed nothing",
+                               "check kernel and initrd (lcow doctor); on a very slow host raise "
+                               "boot_timeout_s" },
+    [REASON_BOOT_KERNEL] = { "the guest's kernel started, but did not reach the agent",
+                             "see lcow console; the VM needs at least 128 MiB of memory" },
+    [REASON_BOOT_AGENT] = { "the agent in the guest started, but did not connect to the shim",
+                            "see lcow console; on a very slow host raise boot_timeout_s in "
+                            "/etc/lcow/lcow.conf" },
+    [REASON_BOOT_PROTOCOL] = { "the agent connected, but did not agree with the shim on a protocol",
+                               "install guest image and shim from one release" },
+    [REASON_SCRATCH_FAILED] = { "the VM's scratch disk could not be created or attached",
+                                "check scratch_dir (lcow config show): it must be writable and "
+                                "have "
+                                "room" },
+    [REASON_TEMPLATE_BUILD_FAILED] = { "a template to clone VMs from could not be built; VMs start "
+                                       "slowly until one is",
+                                       "see the error; lcow template build tries again, template = "
+                                       "off does without" },
+    [REASON_TEMPLATE_UNUSABLE] = { "a template could not be used, so the VM was started without it",
+                                   "no action is needed: it is built again; see lcow template ls" },
 
-    /* ---- what was asked for */
-    { "is not in allow_devices", "container: devices",
-      "this host does not let containers have that PCI device",
-      "an administrator can name it in allow_devices of /etc/lcow/lcow.conf" },
-    { "no PCI address", "container: devices",
-      "an annotation or device of the container names no PCI device",
-      "io.lcow.device/NAME takes an address as lspci -D prints it, 0000:03:00.0" },
-    { "this host has no PCI device", "container: devices", "the host does not have that PCI device",
-      "lspci -D lists those it has; does the pod belong on this node?" },
-    { "PCI ports of the VM are in use", "container: devices",
-      "the VM has no slot left for one more PCI device",
-      "raise device_slots in /etc/lcow/lcow.conf for VMs that start from now on" },
-    { "IOMMU", "container: devices", "PCI devices cannot be given to VMs on this host",
-      "turn the IOMMU on (intel_iommu=on), load vfio-pci or iommufd" },
-    { "PCI device", "container: devices", "a PCI device could not be given to the VM",
-      "the text names device and step: is it bound to vfio-pci, and used by nobody else?" },
-    { "hostNetwork&is not possible", "container: spec",
-      "the host's network was asked for, and a VM has its own",
-      "set hostNetwork to false (or leave --net-host out), or use another runtime class" },
-    { "the host's&namespace&is not possible", "container: spec",
-      "a namespace of the host was asked for, and a VM cannot have it",
-      "set hostNetwork, hostPID and hostIPC to false, or use another runtime class" },
-    { "namespace&cannot be joined", "container: spec",
-      "a namespace outside of the VM was to be joined",
-      "containers share namespaces within their pod only; take --with-ns out" },
-    { "uidMappings", "container: spec", "the ids of a user namespace (hostUsers: false) are wrong",
-      "the text names the line; the kubelet's ranges are in /etc/subuid, ctr's in --uidmap" },
-    { "user namespace&differs from that of pod", "container: spec",
-      "a container's user namespace is not that of its pod",
-      "give it the mapping of its pod, which the text names" },
-    { "a container with a user namespace cannot have", "container: spec",
-      "a disk or PCI device was asked for beside a user namespace (hostUsers: false)",
-      "use a directory instead, or set hostUsers to true" },
-    { "cannot be id-mapped", "container: mounts",
-      "a kernel cannot map the ids of this file system, which a user namespace needs",
-      "put it on ext4, xfs or btrfs, or set hostUsers to true" },
-    { "propagation (Bidirectional)", "container: mounts",
-      "a mount was to reach back to the host, and a VM's cannot",
-      "use HostToContainer or None as mountPropagation, or another runtime class" },
-    { "annotation & is \"", "container: annotations",
-      "an annotation has a value that is not possible here",
-      "the text names it and what it may be; docs/configuration.md lists them" },
-    { "runtime options", "sandbox: options",
-      "the runtime's options in containerd's configuration are wrong",
-      "lcow config containerd prints a good stanza; the text names key and line" },
-    { " is writable, which ", "container: mounts",
-      "the pod forbids writable shares, and a mount is one",
-      "make the mount read-only, or take the annotation away" },
-    { "a root file system that is shared is writable", "storage: root file system",
-      "the pod forbids writable shares, and its root file system is one",
-      "make the root file system read-only, or take the annotation away" },
-    { "are not supported (container", "request", "checkpoints of VMs are not supported",
-      "none; see docs/limits.md" },
-    { "is not made of letters and digits", "request",
-      "the id has characters or a length that are not possible",
-      "letters and digits, with single . _ - between, at most 76 of them" },
-    { "config.json", "container: bundle",
-      "the container's config.json cannot be read or lacks something",
-      "the text names the part; it is containerd's or its client's: look at containerd's own log" },
-    { "OCI spec", "container: spec", "the container's specification cannot be used",
-      "the text names the part; it is what containerd's client asked for" },
-    { "process of the exec", "container: exec",
-      "the process of an exec is not described as it should be",
-      "it is the client's: the text names the part" },
-    { "update&max_memory_mib", "container: update",
-      "the limits ask for more memory than the VM can grow to",
-      "raise max_memory_mib in /etc/lcow/lcow.conf for VMs that start from now on" },
-    { "update ", "container: update", "the container's limits could not be changed",
-      "the text names the value; the old ones hold" },
+    /* ---- QEMU, the VM, its guest */
+    [REASON_QEMU_FAILED] = { "QEMU could not be started, or ended with an error of its own",
+                             "see the error for QEMU's own words; lcow doctor checks program and "
+                             "machine type" },
+    [REASON_QEMU_SILENT] = { "QEMU started and did not answer",
+                             "check that `qemu` (lcow config show) is a QEMU, and that the host "
+                             "has "
+                             "CPU time left" },
+    [REASON_QEMU_KILLED] = { "a signal from outside killed QEMU",
+                             "see the host's kernel log, and find out which program sends signals; "
+                             "the pod's controller starts the pod again" },
+    [REASON_QEMU_SECCOMP] = { "QEMU made a system call that its seccomp filter forbids, and was "
+                              "killed",
+                              "keep the archive of lcow report: either this QEMU was not tested, "
+                              "or "
+                              "the guest has broken into it" },
+    [REASON_VM_STOPPED] = { "QEMU stopped the VM for good, and lcow had not asked for it",
+                            "see lcow console and dmesg; the error has QEMU's status; the pod's "
+                            "controller starts the pod again" },
+    [REASON_GUEST_PANIC] = { "the guest's kernel panicked",
+                             "see lcow logs --kernel and lcow console; give the VM more memory if "
+                             "it ran out" },
+    [REASON_GUEST_RESET] = { "the VM was reset from inside, without a kernel panic",
+                             "find out whether a program in the VM rebooted it; if not, see the "
+                             "host's kernel log for errors of KVM or of the hardware; the pod's "
+                             "controller starts the pod again" },
+    [REASON_GUEST_SILENT] = { "the guest is unresponsive: it did not act on SIGKILL, so its VM was "
+                              "killed",
+                              "see lcow logs --kernel; check whether QEMU was stopped, or the host "
+                              "had no CPU time left" },
+    [REASON_GUEST_PROTOCOL] = { "the guest violated the protocol, so its connection was closed",
+                                "delete the pod: its kernel or agent cannot be trusted any more; "
+                                "keep the archive of lcow report",
+                                WARNED },
+    [REASON_AGENT_DIED] = { "the agent in the guest died", "see lcow logs --agent for its last "
+                                                           "words, and report it (lcow report)" },
+    [REASON_GUEST_OOM] = { "the VM ran out of memory, and its kernel killed a process",
+                           "raise the pod's limits, or memory_mib for pods without limits (lcow "
+                           "config show)",
+                           WARNED },
+    [REASON_CLOCK_WRONG] = { "time in the VM passes too fast or too slowly",
+                             "start the pod again: the next VM does not use the same template" },
 
-    /* ---- a container's start */
-    { "executable file not found", "container: start", "the command is not in the image",
-      "check command and args of the container" },
-    { "exec: \"&no such file or directory", "container: start",
-      "the command is not in the image, or its interpreter is not",
-      "check command and args; does the script's #! line or the program's loader exist?" },
-    { "exec: permission denied", "container: start", "the command cannot be executed",
-      "is it a program, with the x bit, for this user? Check command and runAsUser" },
-    { "in the image", "container: user", "the image does not know that user or group",
-      "check runAsUser, --user: give a number, or one that is in the image's /etc/passwd" },
-    { "is not user[:group]", "container: user", "the user is not written as it should be",
-      "user[:group], as names or numbers" },
-    { "device &there is none in the VM", "container: devices",
-      "a device of the host was asked for that a VM does not have",
-      "take it out of the container's devices; docs/limits.md tells which can be had" },
-    { "seccomp", "container: seccomp", "the container's seccomp profile could not be loaded",
-      "look at the profile (localhost/…): names of system calls and actions as crun knows them" },
-    { "apparmor", "container: start",
-      "an AppArmor profile was asked for, and the guest's kernel has none",
-      "leave it out: the VM is the boundary" },
-    { "container does not exist", "guest: runtime",
-      "crun in the VM does not know the container any more",
-      "somebody changed /run in the guest (lcow exec --vm); start the container again" },
-    { "crun was killed", "guest: runtime", "crun in the VM was killed while it made the container",
-      "has the VM too little memory? See lcow logs --kernel; raise the pod's limits" },
-    { "crun failed", "guest: runtime", "crun in the VM failed",
-      "see lcow logs --agent for what it said" },
-    { "log driver", "container: output", "the log driver of the container did not start",
-      "the text names it: run it by hand; it must say on fd 5 that it is ready" },
-    { "not a FIFO|neither a FIFO", "container: output",
-      "the container's output cannot go where it should",
-      "it is containerd's client that names it: a FIFO or a plain file is needed" },
-    { "stdio of ", "container: output", "the container's input or output could not be opened",
-      "the text names the path; is its client (ctr, containerd) still there?" },
+    /* ---- starting a container */
+    [REASON_COMMAND_NOT_FOUND] = { "the command or its interpreter is not in the image",
+                                   "check command and args, and the script's #! line or the "
+                                   "program's loader" },
+    [REASON_COMMAND_NOT_EXECUTABLE] = { "the command cannot be executed",
+                                        "check command and runAsUser: it must be a program with "
+                                        "the x bit for this user" },
+    [REASON_USER_UNKNOWN] = { "the image does not have that user or group",
+                              "check runAsUser or --user: a number, or a name from the image's "
+                              "/etc/passwd" },
+    [REASON_SECCOMP_PROFILE] = { "the container's seccomp profile could not be loaded",
+                                 "check the profile (localhost/…): system calls and actions as "
+                                 "crun "
+                                 "knows them" },
+    [REASON_APPARMOR_PROFILE] = { "the container asks for an AppArmor profile, and the guest's "
+                                  "kernel has none",
+                                  "remove the profile: the VM is the boundary" },
+    [REASON_CONTAINER_OOM] = { "a container reached its memory limit, and the guest's kernel "
+                               "killed "
+                               "a process of it",
+                               "raise the container's memory limit, or let it use less", WARNED },
+    [REASON_CONTAINER_LOST] = { "crun in the VM does not know the container any more",
+                                "start the container again; /run in the guest was changed" },
+    [REASON_CRUN_KILLED] = { "crun in the VM was killed while it created the container",
+                             "see lcow logs --kernel; raise the pod's limits if the VM ran out of "
+                             "memory" },
+    [REASON_CRUN_FAILED] = { "crun in the VM failed",
+                             "see the error and lcow logs --agent for crun's own words" },
+    [REASON_HOOK_FAILED] = { "an OCI hook of the container failed",
+                             "see the error for the hook's status and output; run it by hand" },
+    [REASON_LOG_DRIVER_FAILED] = { "the log driver of the container did not start",
+                                   "run the driver that the error names by hand; it must report on "
+                                   "fd 5 that it is ready" },
+    [REASON_STDIO_FAILED] = { "the container's input or output could not be opened",
+                              "see the error for the path: it must be a FIFO or a plain file, and "
+                              "its client (ctr, containerd) must be there" },
 
     /* ---- files, disks, images */
-    { "is in use on the host", "container: mounts", "a block device is mounted or used on the host",
-      "unmount it there: two kernels must not write to one file system" },
-    { "Transport endpoint is not connected", "storage: shares",
-      "the file system behind a path has died (FUSE, NFS)",
-      "mount it again on the host, then start the container again" },
-    { "Stale file handle", "storage: shares", "the file system behind a path is gone (NFS)",
-      "mount it again on the host, then start the container again" },
-    { "cannot be shared with a VM", "container: mounts",
-      "a socket, FIFO or device of the host was to be mounted",
-      "share its directory or use another way: sockets do not cross a VM's border "
-      "(docs/limits.md)" },
-    { "is no plain file", "container: mounts", "a file was expected at that path",
-      "a directory is a bind mount, a block device a physical-disk; the text names which" },
-    { "is no block device", "container: mounts", "a block device was expected at that path",
-      "a file with a file system in it is a virtual-disk" },
-    { "cannot be mounted in the", "container: mounts",
-      "file systems of that type cannot be mounted for a container",
-      "mount it on the host and use a bind mount" },
-    { "has somebody put files there", "container: mounts",
-      "an emptyDir has files on the host, and lives in the VM",
-      "the annotation io.lcow.empty_dir: shared is for pods whose volumes others fill" },
-    { "huge pages of", "container: mounts", "huge pages of that size are not there",
-      "2 MiB and 1 GiB are" },
-    { "mount &No such file or directory", "container: mounts", "the source of a mount is not there",
-      "the text names the path: make it, or take the mount out of the container's spec" },
-    { "root hash", "storage: dm-verity", "a disk is not what its root hash says",
-      "the image was changed or damaged after it was hashed: pull it again, do not trust it" },
-    { "dm-verity", "storage: dm-verity", "a disk has no dm-verity data, or damaged",
-      "build the layer again with its hashes, or leave the root hash out" },
-    { "dm-crypt", "storage: scratch disk", "an encrypted disk could not be made",
-      "see lcow logs --kernel; was the guest image changed?" },
-    { "keeps no quotas", "storage: scratch disk",
-      "an encrypted scratch disk keeps no quotas, and one was asked for",
-      "scratch_quota_mib = 0 with encryption" },
-    { "quota of ", "storage: scratch disk",
-      "a container's quota on the scratch disk could not be set",
-      "scratch_quota_mib (lcow config show); was the scratch disk made by an older lcow?" },
-    { "image file of a layer", "storage: layers",
-      "something else is where a layer's file should be",
-      "the snapshotter's directory was changed: remove the container, pull the image again" },
-    { "holds no file system", "storage: disks", "a disk holds no file system that the guest knows",
-      "ext4, xfs, erofs and squashfs are known; was the file damaged or encrypted?" },
-    { "holds something else: not formatted", "storage: disks",
-      "a disk that was to be formatted holds data",
-      "empty it first: what is there is never overwritten" },
-    { "no free slot for disk", "storage: disks", "the VM has no slot left for one more disk",
-      "fewer disks and layers in this pod; the text tells how many a VM takes" },
-    { "does not let go of", "storage: disks",
-      "the guest still uses a disk or device that was to be taken away",
-      "which process has files open there? lcow exec --vm ID -- sh, then ls -l /proc/*/fd",
-      WARNED },
-    { "it cannot be both", "storage: disks",
-      "one file is to be read-only and writable in the same VM",
-      "use it in one way in all containers of the pod" },
-    { "scratch disk", "boot: scratch disk", "the VM's scratch disk could not be made or attached",
-      "look at scratch_dir (lcow config show): is it writable, and is there room?" },
-    { "not supported; use ", "storage: root file system",
-      "root file systems of this snapshotter cannot be used",
-      "the text names those that can: overlayfs, native, blockfile, erofs" },
-    { "build a template", "template",
-      "a VM to clone others from could not be made; starts are slow until one is",
-      "the text tells why; lcow template build tries again, template = off does without" },
-    { "the guest's clock is wrong", "clock", "time in the VM passes too fast or too slowly",
-      "start the pod anew: the next VM does not come from the same template" },
-    { "restore template", "template", "a template could not be used; the VM was started without",
-      "it is built again by itself; lcow template ls, lcow doctor" },
+    [REASON_MOUNT_SOURCE_MISSING] = { "the source of a mount does not exist",
+                                      "create the path that the error names, or remove the mount "
+                                      "from the container's spec" },
+    [REASON_MOUNT_SOURCE_INVALID] = { "the source of a mount is of a kind that cannot be used "
+                                      "there",
+                                      "a directory is a bind mount, an image file a virtual-disk, "
+                                      "a "
+                                      "block device a physical-disk; sockets do not cross the VM's "
+                                      "border (docs/limits.md)" },
+    [REASON_MOUNT_UNSUPPORTED] = { "file systems of that type cannot be mounted for a container",
+                                   "mount it on the host and use a bind mount" },
+    [REASON_MOUNT_PROPAGATION] = { "the mount is to propagate to the host, which a VM's cannot",
+                                   "use HostToContainer or None as mountPropagation, or another "
+                                   "runtime class" },
+    [REASON_MOUNT_FAILED] = { "a mount or device of the container could not be set up",
+                              "see the error for source and target; lcow logs --kernel has the "
+                              "guest's view" },
+    [REASON_IDMAP_UNSUPPORTED] = { "the kernel cannot map the ids of that file system, which a "
+                                   "user "
+                                   "namespace needs",
+                                   "put the volume on ext4, xfs or btrfs, or set hostUsers to "
+                                   "true" },
+    [REASON_EMPTY_DIR_NOT_EMPTY] = { "an emptyDir that lives in the VM has files on the host",
+                                     "set the annotation io.lcow.empty_dir to shared for pods "
+                                     "whose "
+                                     "volumes others fill" },
+    [REASON_HUGE_PAGES] = { "huge pages of that size are not available", "use 2 MiB or 1 GiB" },
+    [REASON_SHARE_FAILED] = { "a directory of the host could not be shared with the VM",
+                              "check that the path exists and its file system answers" },
+    [REASON_FILESYSTEM_DEAD] = { "the file system behind a path does not answer (FUSE, NFS)",
+                                 "mount it again on the host, then start the container again" },
+    [REASON_ROOTFS_FAILED] = { "the container's root file system could not be prepared",
+                               "see the error for the mount or layer; if the snapshotter has lost "
+                               "it, pull the image again" },
+    [REASON_SNAPSHOTTER_UNSUPPORTED] = { "root file systems of this snapshotter are not supported",
+                                         "use overlayfs, native, blockfile or erofs" },
+    [REASON_LAYER_CHANGED] = { "the file of an image layer was replaced by something else",
+                               "remove the container and pull the image again: something changed "
+                               "the snapshotter's directory" },
+    [REASON_DISK_IN_USE] = { "a block device is in use on the host or by another pod",
+                             "unmount it there: two kernels must not write to one file system" },
+    [REASON_DISK_CONFLICT] = { "one file is to be attached to the same VM in two different ways",
+                               "use it in one way in all containers of the pod" },
+    [REASON_DISK_NO_FILESYSTEM] = { "a disk does not hold the file system that is needed",
+                                    "the guest knows ext4, xfs, erofs and squashfs; check that the "
+                                    "file is not damaged or encrypted" },
+    [REASON_DISK_NOT_EMPTY] = { "a disk that is to be formatted holds data",
+                                "empty it first: lcow never overwrites data" },
+    [REASON_DISK_NO_SLOT] = { "the VM has no slot left for one more disk",
+                              "use fewer disks and layers in this pod" },
+    [REASON_DISK_BUSY] = { "the guest still uses a disk that is to be detached",
+                           "find the process that has files open there: lcow exec --vm ID -- sh, "
+                           "then ls -l /proc/*/fd",
+                           WARNED },
+    [REASON_DISK_FAILED] = { "a disk could not be attached or mounted",
+                             "check the file that the error names: it must exist, be whole, and "
+                             "not "
+                             "be used elsewhere" },
+    [REASON_VERITY_MISMATCH] = { "a disk's content does not match its root hash",
+                                 "pull the image again and do not trust this copy: it was changed "
+                                 "or damaged" },
+    [REASON_VERITY_MISSING] = { "a disk has no valid dm-verity data",
+                                "build the layer again with its hashes, or remove the root hash" },
+    [REASON_CRYPT_FAILED] = { "an encrypted disk could not be set up",
+                              "see lcow logs --kernel; check that the guest image is unchanged" },
+    [REASON_SCRATCH_QUOTA] = { "a quota on the scratch disk could not be set",
+                               "set scratch_quota_mib = 0 with an encrypted scratch disk; one that "
+                               "an older lcow formatted has no quotas" },
 
-    /* ---- the network */
-    { "has an ingress qdisc already", "network: interface",
-      "an interface of the pod is in use by something else",
-      "which CNI plugin puts an ingress qdisc there? lcow needs it for itself" },
-    { "modprobe", "network: kernel", "the host's kernel lacks a module",
-      "load the one that the text names, and for good in /etc/modules-load.d" },
-    { "is no network namespace", "network: namespace",
-      "the path of the pod's network namespace is none",
-      "CNI has not made it, or somebody removed it: delete the pod and start it again" },
-    { "network namespace&No such file or directory", "network: namespace",
-      "the pod's network namespace is not there",
-      "CNI has not made it, or somebody removed it: delete the pod and start it again" },
-    { "cannot be given to a VM", "network: interface",
-      "an interface of the pod is of a kind that a VM cannot have",
-      "Ethernet-like ones can (veth, macvlan, ipvlan L2): see docs/limits.md" },
-    { "did not arrive in the pod", "network: interface", "the guest did not find its network card",
-      "see lcow logs --kernel; is the host short of CPU time?" },
-    { "network of pod|network of the pod", "network",
-      "the pod's network could not be handed to the VM",
-      "look at the text and at the CNI plugin's log; lcow logs --shim has the details" },
+    /* ---- PCI devices */
+    [REASON_DEVICE_NOT_ALLOWED] = { "this host does not allow that PCI device in containers",
+                                    "an administrator can add it to allow_devices in "
+                                    "/etc/lcow/lcow.conf" },
+    [REASON_DEVICE_ADDRESS] = { "an annotation or device does not name a PCI device",
+                                "give an address as lspci -D prints it: 0000:03:00.0" },
+    [REASON_DEVICE_NOT_FOUND] = { "the host does not have that PCI device",
+                                  "lspci -D lists its devices; check that the pod belongs on this "
+                                  "node" },
+    [REASON_DEVICE_NO_SLOT] = { "the VM has no slot left for one more PCI device",
+                                "raise device_slots in /etc/lcow/lcow.conf for VMs that start from "
+                                "now on" },
+    [REASON_DEVICE_NO_IOMMU] = { "PCI devices cannot be passed to VMs on this host",
+                                 "turn the IOMMU on (intel_iommu=on), load vfio-pci or iommufd" },
+    [REASON_DEVICE_NOT_IN_VM] = { "the container asks for a device of the host that a VM does not "
+                                  "have",
+                                  "remove it from the container's devices; docs/limits.md lists "
+                                  "those that are possible" },
+    [REASON_DEVICE_IN_USE] = { "a driver of the host, a program or another VM has the PCI device, "
+                               "or another one of its IOMMU group",
+                               "bind the whole group to vfio-pci as the error says, or stop the "
+                               "pod "
+                               "or program that has it. A group is in one VM at a time" },
+    [REASON_DEVICE_FAILED] = { "a PCI device could not be passed to the VM",
+                               "see the error for device and step: it must be bound to vfio-pci, "
+                               "and not be used elsewhere" },
 
-    /* ---- something had gone wrong before */
-    { "the sandbox has ended by itself|vm exited", "VM", "the VM ended by itself",
-      "see lcow console and lcow logs --kernel for why", AFTERMATH },
-    { "guest is lost|connection to the guest was lost", "guest",
-      "the guest's connection broke while its VM ran on",
-      "see lcow console and lcow logs --kernel for what the guest died of", AFTERMATH },
-    { "the guest is gone", "guest", "the guest was gone when it was asked",
-      "lcow logs tells what happened before", AFTERMATH },
-    { "the VM was terminated|VM is going away", "VM",
-      "the VM was ended while something was under way", "lcow logs tells who ended it", AFTERMATH },
-    { "VM is gone", "VM", "the VM was gone when it was asked",
-      "lcow logs tells what happened before", AFTERMATH },
-    { "the VMM ended", "VM", "QEMU ended while something was under way",
-      "lcow logs tells what it said last", AFTERMATH },
-    { "does not run", "VM", "the VM did not run any more", "lcow logs tells what happened before",
-      AFTERMATH },
-    { "has no running VM", "VM", "there is no VM to ask", "lcow logs tells what happened to it",
-      AFTERMATH },
-    { "shutting down", "shim", "the shim was about to leave",
-      "start the pod again; lcow logs tells who ended it", AFTERMATH },
-    { "lcow gc", "cleanup", "not all could be taken back",
-      "lcow gc does it when the shim is gone; the text names what stays", AFTERMATH },
-    { "not taken back", "cleanup", "something could not be taken back yet",
-      "it is tried again at Delete; lcow gc does it when the shim is gone", AFTERMATH },
-    { "taken back|could not be cleaned up", "cleanup", "something could not be taken back",
-      "lcow gc does it when the shim is gone; the text names what stays", AFTERMATH },
-    { "request not answered yet", "guest", "a request has waited for longer than 30 seconds",
-      "lcow stacks shows who waits for what; is the host short of CPU time?", AFTERMATH, WARNED },
-    { "deadline exceeded|timed out", "guest", "an answer did not come in time",
-      "lcow stacks shows who waits for what; is the host short of CPU time?", AFTERMATH },
+    /* ---- the pod's network */
+    [REASON_NETNS_MISSING] = { "the pod's network namespace does not exist",
+                               "delete the pod and start it again: CNI did not create the "
+                               "namespace, or it was removed" },
+    [REASON_INTERFACE_IN_USE] = { "an interface of the pod has an ingress qdisc, which lcow needs",
+                                  "find the CNI plugin that adds it" },
+    [REASON_INTERFACE_UNSUPPORTED] = { "an interface of the pod is of a kind that a VM cannot have",
+                                       "use Ethernet-like ones (veth, macvlan, ipvlan L2): see "
+                                       "docs/limits.md" },
+    [REASON_INTERFACE_MISSING] = { "an interface of the pod was not found, on the host or in the "
+                                   "guest",
+                                   "see the CNI plugin's log and lcow logs --kernel" },
+    [REASON_NETWORK_FAILED] = { "the pod's network could not be set up in the VM",
+                                "see the error and the CNI plugin's log; lcow logs --shim has the "
+                                "details" },
 
-    /* ---- by the thing alone */
-    { "cgroup", "cgroup", "a cgroup of the host could not be used",
-      "does the parent cgroup of the pod exist, with the controllers it needs?" },
-    { "interface ", "network: interface", "an interface of the pod could not be handed to the VM",
-      "docs/limits.md tells which kinds can; lcow logs --shim has the details" },
-    { "root file system", "storage: root file system",
-      "the container's root file system could not be prepared",
-      "the text names mount or layer: does the snapshotter still have it?" },
-    { "layer ", "storage: layers", "a layer of the image could not be used",
-      "pull the image again; the snapshotter has lost or damaged it" },
-    { "share ", "storage: shares", "a directory of the host could not be shared with the VM",
-      "is the path there, and does its file system answer? A dead NFS does not" },
-    { "disk ", "storage: disks", "a disk could not be attached or mounted",
-      "the text names the file: is it there, whole, and used by nobody else?" },
-    { "mount ", "container: mounts", "a mount of the container could not be made",
-      "the text names source and place; lcow logs --kernel has the guest's words" },
-    { "create the VM", "boot: before the VMM", "the host could not prepare the VM",
-      "the text names what failed; lcow doctor checks the host" },
-    { "boot the VM", "boot", "the VM could not be booted",
-      "the text names what failed; lcow doctor checks the host" },
+    /* ---- the shim */
+    [REASON_SHIM_CRASHED] = { "a fault in the shim ended it; containerd has cleaned up",
+                              "report it: lcow report collects what is needed, with the "
+                              "backtrace" },
+    [REASON_SHIM_STUCK] = { "the shim's main loop hung, so that it answered no request",
+                            "see the log line for the system call: a file system that does not "
+                            "answer, or a host without memory",
+                            AFTERMATH },
+    [REASON_SHIM_KILLED] = { "the shim ended without a log line: it was killed, or it crashed",
+                             "see the host's kernel log (OOM killer, segfault) and containerd's "
+                             "log; the pod's controller starts the pod again, lcow gc cleans up" },
+
+    /* ---- what follows from an earlier failure */
+    [REASON_VM_ENDED] = { "the VM had ended, or was being ended",
+                          "delete the sandbox's containers and start it again; " BEFORE,
+                          AFTERMATH },
+    [REASON_GUEST_LOST] = { "the connection to the guest broke",
+                            "see lcow console and lcow logs --kernel for the cause", AFTERMATH },
+    [REASON_QEMU_GONE] = { "QEMU closed its monitor", BEFORE, AFTERMATH },
+    [REASON_SHIM_LEAVING] = { "the shim was shutting down", "start the pod again; " BEFORE,
+                              AFTERMATH },
+    [REASON_CLEANUP_FAILED] = { "something on the host could not be cleaned up",
+                                "Delete tries again; lcow gc does it when the shim is gone; the "
+                                "error names what stays",
+                                AFTERMATH },
+    [REASON_SLOW_REQUEST] = { "a request has waited for longer than 30 s",
+                              "lcow stacks shows what it waits for; check whether the host has CPU "
+                              "time left",
+                              AFTERMATH, WARNED },
+    [REASON_TIMED_OUT] = { "an answer did not come in time",
+                           "lcow stacks shows what waits; check whether the host has CPU time left",
+                           AFTERMATH },
+    [REASON_UNAVAILABLE] = { "something that the request needed had ended (the VM, the guest, a "
+                             "connection)",
+                             BEFORE, AFTERMATH },
+    [REASON_CANCELLED] = { "the request was cancelled", "no action is needed", ASKED },
 };
 
-/* Are all the parts of one of the alternatives in the text? */
-static bool fits(const char *words, const char *text)
-{
-    for (bool all = true;;) {
-        size_t n = strcspn(words, "&|");
-
-        all = all && memmem(text, strlen(text), words, n);
-        if (words[n] != '&' && (all || !words[n]))
-            return all;
-        all = all || words[n] == '|';
-        words += n + 1;
-    }
-}
-
-const struct diagnosis *diagnose(const char *text)
-{
-    for (size_t i = 0; i < ARRAY_LEN(rules); i++)
-        if (fits(rules[i].words, text))
-            return &rules[i];
-    return NULL;
-}
-
-/* ---- what no row fits: by the request's name */
+/* ---- without a reason: by the request's name */
 
 #define GENERAL                                                                                    \
-    "the text names what failed; lcow logs has what happened around it, lcow doctor checks the "   \
-    "host, and lcow report gathers all of it for others to look at",                               \
+    "see the error; lcow logs has what happened around it, lcow doctor checks the host, and lcow " \
+    "report collects all of it",                                                                   \
         DIAGNOSIS_GENERAL
 
-static const struct diagnosis operations[] = {
-    { "CreateSandbox", "sandbox: create", "the pod could not be made", GENERAL },
-    { "StartSandbox", "sandbox: start", "the pod's VM could not be started", GENERAL },
-    { "StopSandbox", "sandbox: stop", "the pod could not be stopped", GENERAL },
-    { "Create", "container: create", "a container could not be made", GENERAL },
-    { "Start", "container: start", "a process could not be started", GENERAL },
-    { "Exec", "container: exec", "an exec could not be made", GENERAL },
-    { "Update", "container: update", "limits could not be changed", GENERAL },
-    { "Kill", "container: kill", "a signal could not be sent", GENERAL },
-    { "Pause", "container: pause", "a container could not be paused", GENERAL },
-    { "Resume", "container: resume", "a container could not be resumed", GENERAL },
-    { "Delete", "container: delete", "a container could not be deleted", GENERAL },
+static const struct {
+    const char *name;
+    struct diagnosis diagnosis;
+} operations[] = {
+    { "CreateSandbox", { "the pod could not be created", GENERAL } },
+    { "StartSandbox", { "the pod's VM could not be started", GENERAL } },
+    { "StopSandbox", { "the pod could not be stopped", GENERAL } },
+    { "Create", { "a container could not be created", GENERAL } },
+    { "Start", { "a process could not be started", GENERAL } },
+    { "Exec", { "an exec could not be created", GENERAL } },
+    { "Update", { "limits could not be changed", GENERAL } },
+    { "Kill", { "a signal could not be sent", GENERAL } },
+    { "Pause", { "a container could not be paused", GENERAL } },
+    { "Resume", { "a container could not be resumed", GENERAL } },
+    { "Delete", { "a container could not be deleted", GENERAL } },
 };
-static const struct diagnosis any_request = { "", "request", "a request to the shim failed",
-                                              GENERAL };
-static const struct diagnosis no_request = { "", "shim", "the shim met an error of its own",
-                                             GENERAL };
+static const struct diagnosis any_request = { "a request to the shim failed", GENERAL };
+static const struct diagnosis no_request = { "the shim met an error of its own", GENERAL };
 
-const struct diagnosis *diagnose_operation(const char *operation)
+const struct diagnosis *diagnose(enum reason reason, const char *operation)
 {
+    if ((unsigned)reason < REASON_COUNT && rows[reason].cause)
+        return &rows[reason];
     if (!operation || !operation[0])
         return &no_request;
     for (size_t i = 0; i < ARRAY_LEN(operations); i++)
-        if (str_eq(operations[i].words, operation))
-            return &operations[i];
+        if (str_eq(operations[i].name, operation))
+            return &operations[i].diagnosis;
     return &any_request;
 }

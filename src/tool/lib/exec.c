@@ -23,12 +23,12 @@
 
 #define CONTROL_LIMIT (5 * NS_PER_S)
 #define CONTROL_PAUSE (20 * NS_PER_MS)
-#define OUTPUT_LIMIT (5 * NS_PER_S) /* for what is left in the FIFOs behind the answer */
+#define OUTPUT_LIMIT (5 * NS_PER_S) /* for reading the rest of the FIFOs after the answer */
 #define PROCESS_TYPE "types.containerd.io/opencontainers/runtime-spec/1/Process"
 #define SPEC_BYTES (8u << 20)
-#define START_LIMIT (30 * NS_PER_S) /* a guest that hangs shall be told of */
-#define HUNG_LIMIT (3 * NS_PER_S)   /* the same, of a guest that does not answer */
-#define END_LIMIT (30 * NS_PER_S)   /* to take back what nobody waits for any more */
+#define START_LIMIT (30 * NS_PER_S) /* then the guest is reported as unresponsive */
+#define HUNG_LIMIT (3 * NS_PER_S)   /* the same, if the guest has not answered before */
+#define END_LIMIT (30 * NS_PER_S)   /* for cleaning up after the command */
 
 /* ---- three FIFOs */
 
@@ -64,12 +64,13 @@ static void close_all(struct exec *x)
         (void)rmdir(x->dir);
 }
 
-/* Ours and the shim's end, so that neither sees an end before the other has come. */
+/* Opens our end and the shim's end, so that neither side sees end of file before the other opens.
+ */
 static int open_fifo(struct exec *x, int i, const char *name, struct err *err)
 {
     x->path[i] = str_format("%s/%s", x->dir, name);
     if (mkfifo(x->path[i], 0600) < 0)
-        return err_sys(err, errno, "make %s", x->path[i]);
+        return err_sys(err, errno, "create %s", x->path[i]);
 
     AUTO_FD int reader = open(x->path[i], O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     AUTO_FD int writer = open(x->path[i], O_WRONLY | O_NONBLOCK | O_CLOEXEC);
@@ -87,7 +88,7 @@ static int open_all(struct exec *x, bool terminal, struct err *err)
     snprintf(x->dir, sizeof(x->dir), "/tmp/lcow-exec.XXXXXX");
     if (!mkdtemp(x->dir)) {
         x->dir[0] = '\0';
-        return err_sys(err, errno, "make a directory in /tmp");
+        return err_sys(err, errno, "create a directory in /tmp");
     }
     return open_fifo(x, 0, "in", err) < 0 || open_fifo(x, 1, "out", err) < 0 ||
                    (!terminal && open_fifo(x, 2, "err", err) < 0)
@@ -118,7 +119,7 @@ static int tell_once(struct ctx *ctx, struct exec *x, const Lcow__ExecControlReq
                             : task_call(ctx, x, 0, "ResizePty", &resize, NULL, err);
 }
 
-/* Tells the shim of a news about the command, which it may not have started yet. */
+/* Sends the shim a signal or size for the command, which may not have started yet. */
 static void control(struct exec *x, const Lcow__ExecControlRequest *req)
 {
     for (;;) {
@@ -135,14 +136,15 @@ static void control(struct exec *x, const Lcow__ExecControlRequest *req)
 static void copy_in(void *arg)
 {
     struct exec *x = arg;
-    struct err ignored = ERR_INIT; /* it may have ended, or closed its stdin */
+    struct err ignored = ERR_INIT; /* the command may have exited or closed its stdin */
     char side;
 
     if (!x->ours[0] ||
         stream_copy(&x->in_ctx, x->ours[0], x->fifo[0], &x->moved[0], &side, &ignored) == 0) {
         Lcow__ExecControlRequest req = LCOW__EXEC_CONTROL_REQUEST__INIT;
 
-        stream_free(TAKE_PTR(x->fifo[0])); /* what is in it is read, then comes the end */
+        stream_free(
+            TAKE_PTR(x->fifo[0])); /* the reader gets the remaining bytes, then end of file */
         req.stdin = x->path[0];
         req.close_stdin = true;
         control(x, &req);
@@ -153,7 +155,7 @@ static void copy_output(void *arg)
 {
     const struct flow *f = arg;
     struct exec *x = f->x;
-    struct err ignored = ERR_INIT; /* of a pipe that nobody reads */
+    struct err ignored = ERR_INIT; /* a pipe without a reader */
     char side;
 
     if (x->ours[f->i])
@@ -176,7 +178,7 @@ static void start_relays(struct ctx *ctx, struct exec *x)
     }
 }
 
-/* What the shim has written is in the FIFOs when it answers, and its ends are closed. */
+/* When the shim answers, its output is in the FIFOs and it has closed its ends. */
 static void end_relays(struct exec *x)
 {
     struct ctx root = ctx_root(x->loop), limited = ctx_with_timeout(&root, OUTPUT_LIMIT);
@@ -185,13 +187,13 @@ static void end_relays(struct exec *x)
     for (int i = 1; i < 3; i++)
         fd_close(TAKE_FD(x->held[i]));
     (void)fibers_wait(&limited, &x->out, "output", &ignored);
-    cancel_fire(&x->in_end, ERR_CANCELLED, "the command has ended");
-    cancel_fire(&x->out_end, ERR_CANCELLED, "the command has ended");
+    cancel_fire(&x->in_end, ERR_CANCELLED, "the command has exited");
+    cancel_fire(&x->out_end, ERR_CANCELLED, "the command has exited");
     (void)fibers_wait(&root, &x->in, "stdin", &ignored);
     (void)fibers_wait(&root, &x->out, "output", &ignored);
 }
 
-/* ---- in a container, as containerd would: Exec, Start, Wait, Delete */
+/* ---- in a container, with containerd's calls: Exec, Start, Wait, Delete */
 
 int exec_process(const char *bundle, char *const *argv, const char *cwd, bool terminal,
                  char **ret_json, struct err *err)
@@ -255,14 +257,14 @@ static int start_and_wait(struct ctx *ctx, struct exec *x, int *ret_code, struct
     return 0;
 }
 
-/* Whatever became of it. One that still runs is killed first; one that never began is just gone. */
+/* Deletes the exec in any state. A running process is killed first. */
 static void take_back(struct ctx *ctx, struct exec *x, bool kill, uint64_t limit)
 {
     struct ctx limited = ctx_limited(ctx->loop, limit);
     KillRequest signal_ = KILL_REQUEST__INIT;
     WaitRequest wait = WAIT_REQUEST__INIT;
     DeleteRequest gone = DELETE_REQUEST__INIT;
-    struct err ignored = ERR_INIT; /* it goes with its container at the latest */
+    struct err ignored = ERR_INIT; /* the exec is deleted with its container at the latest */
 
     signal_.id = wait.id = gone.id = x->what->container;
     signal_.exec_id = wait.exec_id = gone.exec_id = x->what->exec_id;
@@ -307,7 +309,7 @@ static int call(struct ctx *ctx, struct exec *x, int *ret_code, struct err *err)
     return 0;
 }
 
-/* The size is told once, as soon as there is a terminal to tell. */
+/* Sends the size once, as soon as the command has a terminal. */
 static void tell_size(void *arg)
 {
     struct exec *x = arg;
@@ -325,7 +327,7 @@ static void tell_size(void *arg)
 static void watch_stall(void *arg)
 {
     struct exec *x = arg;
-    struct err ignored = ERR_INIT; /* it has ended */
+    struct err ignored = ERR_INIT; /* the command has exited */
     uint64_t before, now = 0;
 
     do {
@@ -334,7 +336,7 @@ static void watch_stall(void *arg)
             return;
         now = x->moved[0] + x->moved[1] + x->moved[2];
     } while (now != before);
-    cancel_fire(&x->call_end, ERR_DEADLINE, "no byte was copied for too long");
+    cancel_fire(&x->call_end, ERR_DEADLINE, "no progress within the time limit");
 }
 
 int exec_run(struct ctx *ctx, struct rpc_client *client, const struct exec_what *what,
@@ -347,7 +349,7 @@ int exec_run(struct ctx *ctx, struct rpc_client *client, const struct exec_what 
     r = open_all(x, what->terminal, err);
     cancel_init(&x->call_end, ctx->cancel);
     struct ctx calling = ctx_with_cancel(ctx, &x->call_end);
-    term_cancel_by_signals(ctx->loop, &x->call_end); /* the shim kills the command then */
+    term_cancel_by_signals(ctx->loop, &x->call_end); /* the shim then kills the command */
     if (r == 0) {
         start_relays(ctx, x);
         if (what->stall_ns)

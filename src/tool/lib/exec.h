@@ -1,5 +1,5 @@
-/* exec.h - a command in a running VM or one of its containers, with descriptors of ours as its
- * stdio, which goes through FIFOs in a directory of our own, as containerd's does. */
+/* exec.h - runs a command in a VM or one of its containers, with our descriptors as its stdio. As
+ * with containerd, the stdio passes through FIFOs in a directory of our own. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -13,11 +13,12 @@ struct exec_what {
     const char *exec_id, *process; /* in a container: by exec_process() */
     char *const *argv;             /* in the VM; NULL-terminated */
     const char *cwd;               /* the same; NULL: / */
-    bool terminal;                 /* of the VM's, with ours in raw mode meanwhile */
+    bool terminal;                 /* a terminal in the VM, with ours in raw mode */
     int fds[3];                    /* borrowed */
-    uint64_t stall_ns; /* ends with ERR_DEADLINE if no byte moves for so long; 0: never */
+    uint64_t stall_ns; /* fails with ERR_DEADLINE without progress for this long; 0: never */
 };
-/* Waits until it has ended and its output is written. SIGINT and SIGTERM end it. Once a process. */
+/* Waits until the command has exited and its output is written. SIGINT and SIGTERM end it. May be
+ * called once per process. */
 int exec_run(struct ctx *ctx, struct rpc_client *client, const struct exec_what *what,
              int *ret_code, struct err *err);
 /* As JSON, the process of the container's own spec with this command and directory (NULL: as the

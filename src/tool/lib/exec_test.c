@@ -10,8 +10,8 @@ static void put_spec(struct tempdir *p, const char *text)
     ASSERT_EQ(file_write(tempdir_path(p, "config.json"), text, strlen(text), 0600), 0);
 }
 
-/* Without a limit is 2^64-1: more than jansson can hold. */
-TEST(an_unlimited_resource_of_the_container_is_one_of_the_command)
+/* "Unlimited" is 2^64-1, which exceeds jansson's integers. */
+TEST(an_unlimited_resource_of_the_container_is_unlimited_for_the_command)
 {
     TEMPDIR(p);
     AUTO_FREE char *process = NULL;
@@ -26,7 +26,7 @@ TEST(an_unlimited_resource_of_the_container_is_one_of_the_command)
     ASSERT_HAS(process, "\"cwd\":\"/tmp\"");
 }
 
-TEST(a_word_that_is_no_text_is_refused_not_left_out)
+TEST(a_word_that_is_not_utf8_is_refused)
 {
     TEMPDIR(p);
     AUTO_FREE char *process = NULL;

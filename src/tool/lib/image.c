@@ -20,7 +20,8 @@ static int check_file(const char *name, const json_t *entry, struct err *err)
         js_u64(entry, "size", &size, err) < 0 || !sha || strlen(sha) != SHA256_HEX_SIZE - 1)
         return err_set(err, ERR_INVALID, "file %.60s has no sha256 and size", name);
     if (strchr(name, '/'))
-        return err_set(err, ERR_INVALID, "file %.60s: not a plain name", name);
+        return err_set(err, ERR_INVALID, "file %.60s: invalid name: must not contain a directory",
+                       name);
     return 0;
 }
 
@@ -56,14 +57,15 @@ int image_open(const char *dir, struct image **ret, struct err *err)
     int r = file_read_all(manifest, MANIFEST_MAX_BYTES, &text, &len);
 
     if (r == -ENOENT || r == -ENOTDIR)
-        return err_set(err, ERR_NOT_FOUND, "no guest image in %s; " REMEDY, dir);
+        return err_because(err, REASON_IMAGE_MISSING, ERR_NOT_FOUND,
+                           "no guest image in %s; " REMEDY, dir);
     if (r < 0)
         return err_sys(err, -r, "read %s", manifest);
     if (parse(text, len, img, err) < 0) {
         struct err why = *err;
 
-        return err_set(err, why.code, "guest image: %s is damaged: %.200s; " REMEDY, manifest,
-                       why.msg);
+        return err_because(err, REASON_IMAGE_DAMAGED, why.code,
+                           "guest image: %s is damaged: %.200s; " REMEDY, manifest, why.msg);
     }
     json_object_foreach(json_object_get(img->manifest, "files"), name, entry)
     {
@@ -72,12 +74,12 @@ int image_open(const char *dir, struct image **ret, struct err *err)
         struct stat st;
 
         if (stat(path, &st) < 0)
-            return err_set(err, ERR_NOT_FOUND, "guest image: %s: %s; " REMEDY, path,
-                           strerror(errno));
+            return err_because(err, REASON_IMAGE_MISSING, ERR_NOT_FOUND,
+                               "guest image: %s: %s; " REMEDY, path, strerror(errno));
         if (st.st_size != size)
-            return err_set(err, ERR_DATA_LOSS,
-                           "guest image: %s has %lld bytes instead of %lld; " REMEDY, path,
-                           (long long)st.st_size, (long long)size);
+            return err_because(err, REASON_IMAGE_DAMAGED, ERR_DATA_LOSS,
+                               "guest image: %s has %lld bytes instead of %lld; " REMEDY, path,
+                               (long long)st.st_size, (long long)size);
     }
     img->dir = str_dup(dir);
     img->kernel = str_format("%s/vmlinux", dir);
@@ -100,8 +102,9 @@ int image_verify(const struct image *img, struct err *err)
         if (r < 0)
             return err_sys(err, -r, "read %s", path);
         if (!str_eq(hex, json_string_value(json_object_get(entry, "sha256"))))
-            return err_set(err, ERR_DATA_LOSS,
-                           "guest image: %s is not what the manifest says; " REMEDY, path);
+            return err_because(err, REASON_IMAGE_DAMAGED, ERR_DATA_LOSS,
+                               "guest image: %s does not match its hash in the manifest; " REMEDY,
+                               path);
     }
     return 0;
 }

@@ -11,9 +11,9 @@ struct image {
     json_t *manifest;
 };
 
-/* Checks that the files are there and have their sizes. Messages end with what to do. */
+/* Checks that the files exist and have their sizes. Messages end with a remedy. */
 int image_open(const char *dir, struct image **ret, struct err *err);
-/* Reads all of it and compares the hashes. */
+/* Reads all files and compares the hashes. */
 int image_verify(const struct image *img, struct err *err);
 void image_free(struct image *img);
 AUTO_DEFINE(struct image *, image_free);

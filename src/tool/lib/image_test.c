@@ -33,7 +33,7 @@ TEST(a_whole_image_opens_and_verifies)
     ASSERT_OK(image_verify(img, &err), err);
     put(dir, "initrd.cpio", "abd");
     ASSERT_FAIL(image_verify(img, &err), err, ERR_DATA_LOSS);
-    ASSERT_HAS(err.msg, "/initrd.cpio is not what the manifest says");
+    ASSERT_HAS(err.msg, "/initrd.cpio does not match its hash in the manifest");
     ASSERT_HAS(err.msg, "make image");
 }
 

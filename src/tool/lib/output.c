@@ -10,14 +10,15 @@
 #include <sys/inotify.h>
 #include <sys/stat.h>
 
-#define TAIL_BYTES (1 << 20) /* of each file, at first */
-#define WHOLE_MAX 65536u     /* of a line that came in parts */
+#define TAIL_BYTES (1 << 20) /* read of each file at first */
+#define WHOLE_MAX 65536u     /* bytes of a line that consists of parts */
 
-/* A container; of those of one name, each wrote what came after its own line in the journal. */
+/* A container. Of several with one name, each wrote the output after its own line in the journal.
+ */
 struct writer {
     char *cid, *pod, *name;
     char *uri; /* its stdout as in the request; "": it has none */
-    char *dir; /* where its pod's logs are; "": not told here */
+    char *dir; /* its pod's log directory; "": unknown */
     int64_t since_ns;
 };
 struct output {
@@ -27,7 +28,7 @@ struct output {
     struct tail tail;
     bool watched;
     struct sbuf whole[2]; /* of stdout and stderr: a line that came in parts */
-    struct outputs *all;  /* it is one of these */
+    struct outputs *all;  /* contains this one */
 };
 struct outputs {
     const char *ns, *id;
@@ -87,7 +88,7 @@ static void learn(struct outputs *o, const json_t *doc, const char *const keys[3
         return;
     }
     if (!uri[0] && !doc_text(doc, keys[2])[0])
-        return; /* it is being created; the journal says later where its output is */
+        return; /* it is being created; the journal names its output later */
     o->writers = mem_grow(o->writers, o->n_writers, &o->writers_cap, sizeof(*o->writers));
     o->writers[o->n_writers++] = (struct writer){ .cid = str_dup(cid),
                                                   .pod = str_dup(doc_text(doc, keys[1])),
@@ -139,7 +140,7 @@ static bool is_known(const struct outputs *o, const char *path)
     return false;
 }
 
-/* Only what is there, and a plain file. */
+/* Adds the file if it exists and is a regular file. */
 static void add_file(struct outputs *o, const struct writer *w, char *path, bool cri)
 {
     struct stat st;
@@ -196,15 +197,15 @@ void outputs_untold(const struct outputs *o, const char *cid, struct sbuf *out)
 
         if (!w->uri[0] || (cid && !str_eq(cid, w->cid)) || is_cri(o, w) || plain_path(w))
             continue;
-        sbuf_addf(out, "the output of %s goes to %s; nobody else keeps it\n", w->cid,
+        sbuf_addf(out, "lcow has no copy of the output of %s: it was written to %s\n", w->cid,
                   driver ? "its log driver" : "its client (a FIFO)");
     }
 }
 
 /* ---- lines */
 
-/* NULL: of a pod before this one, in the same directory. They are in no order: a shim tells of
- * those that live before its journal tells of all. */
+/* NULL: the line is of an earlier pod with the same directory. The list is not sorted: running
+ * containers are added from the shim's document before all are added from its journal. */
 static const struct writer *writer_at(const struct output *x, int64_t at)
 {
     const struct writer *found = NULL;
@@ -233,7 +234,7 @@ static void put_line(struct outputs *o, const struct writer *w, int64_t at, cons
                             "cid", w->cid, "container", name, "stream", stream, "text", safe);
 
     if (!doc)
-        return; /* an id that is no UTF-8 */
+        return; /* an id that is not UTF-8 */
     lines_add(o->out, &(struct line){ .source = LINE_OUTPUT,
                                       .at_ns = at,
                                       .time = json_string_value(json_object_get(doc, "time")),
@@ -244,7 +245,7 @@ static void put_line(struct outputs *o, const struct writer *w, int64_t at, cons
                                       .doc = doc });
 }
 
-/* "2026-11-16T02:41:24.123456789Z stdout F text"; P: it goes on. */
+/* "2026-11-16T02:41:24.123456789Z stdout F text"; P instead of F: the line continues. */
 static void add_cri_line(struct output *x, char *text)
 {
     char *stream = strchr(text, ' '), *tag = stream ? strchr(stream + 1, ' ') : NULL;
@@ -280,7 +281,7 @@ static void add_line(void *arg, const char *from, size_t len)
 
     const struct writer *w = writer_at(x, 0);
 
-    /* Such a file tells no times: the last that something was written to it. */
+    /* A plain file has no times, so its modification time is used. */
     if (w && fstat(x->tail.fd, &st) == 0)
         put_line(x->all, w, (int64_t)st.st_mtim.tv_sec * (int64_t)NS_PER_S + st.st_mtim.tv_nsec,
                  "stdout", text);
@@ -295,10 +296,10 @@ void outputs_more(struct outputs *o, int watch_fd, struct lines *out)
 
         if (x->tail.fd < 0 && tail_open(&x->tail, x->path, TAIL_BYTES) < 0)
             continue;
-        if (watch_fd >= 0 && !x->watched) /* a failure: it is looked at again in time */
+        if (watch_fd >= 0 && !x->watched) /* on failure, the file is polled */
             x->watched = inotify_add_watch(watch_fd, x->path, IN_MODIFY) >= 0;
-        (void)tail_read(&x->tail, WHOLE_MAX, add_line, x); /* a failure: the same */
-        /* The kubelet renames what has grown too long. */
+        (void)tail_read(&x->tail, WHOLE_MAX, add_line, x); /* on failure, the next call retries */
+        /* The kubelet rotates logs that have grown too long. */
         if (tail_is_followed(&x->tail, x->path) && tail_open(&x->tail, x->path, 0) == 0) {
             x->watched = false;
             (void)tail_read(&x->tail, WHOLE_MAX, add_line, x);

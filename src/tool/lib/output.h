@@ -1,9 +1,9 @@
-/* output.h - what the containers of one sandbox wrote, as lines beside those of its journal. A shim
- * keeps none of it: it is in the log file that the CRI keeps, or in the file of a file:// URI. What
- * goes into a FIFO is its reader's alone.
+/* output.h - the output of one sandbox's containers, as lines beside those of its journal. A shim
+ * keeps no output: it is in the CRI's log file, or in the file of a file:// URI. Output to a FIFO
+ * is not available here.
  *
- * Where it goes is told by lines of the journal, one for each container, and by a shim that
- * answers. Reads files only. Life: outputs_new -> add, tell … -> more … -> free. */
+ * The journal has one line for each container that names its output; a shim's document names it as
+ * well. Reads files only. Life: outputs_new -> add, tell … -> more … -> free. */
 #pragma once
 #include "base/json.h"
 
@@ -12,15 +12,15 @@ struct lines;
 struct outputs;
 struct sbuf;
 
-/* Of this sandbox; borrows both. */
+/* For this sandbox; borrows both. */
 struct outputs *outputs_new(const char *ns, const char *id);
 void outputs_free(struct outputs *o);
-/* A line of the shim, "output". */
+/* Adds a container from the shim's journal line "output". */
 void outputs_add(struct outputs *o, const struct line *line);
-/* container: of a shim's document; its line may have left the journal, which is bounded. */
+/* Adds a container from a shim's document; the journal is bounded and may have dropped its line. */
 void outputs_tell(struct outputs *o, const json_t *container);
-/* What was written since the last call, in the order of each file. watch_fd: an inotify descriptor
- * that shall tell of more, or -1. */
+/* Adds the output since the last call, in the order of each file. watch_fd: an inotify descriptor
+ * to which the files are added, or -1. */
 void outputs_more(struct outputs *o, int watch_fd, struct lines *out);
-/* Whose output nobody keeps: a sentence for each of cid's (NULL: all). */
+/* Adds a sentence for each container (cid; NULL: all) whose output is not available. */
 void outputs_untold(const struct outputs *o, const char *cid, struct sbuf *out);

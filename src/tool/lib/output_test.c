@@ -24,7 +24,7 @@ static void add(struct outputs *o, const char *text, int64_t at_ns)
     outputs_add(o, &(struct line){ .doc = doc, .at_ns = at_ns });
 }
 
-TEST(times_have_an_offset_or_none)
+TEST(times_with_and_without_an_offset_are_read)
 {
     ASSERT_EQ(line_time("1970-01-01T00:00:01.5Z"), 1500000000);
     ASSERT_EQ(line_time("1970-01-01T01:00:01.500000001+01:00"), 1500000001);
@@ -33,7 +33,7 @@ TEST(times_have_an_offset_or_none)
     ASSERT_EQ(line_time("9999-12-31T23:59:59Z"), 0); /* more than there are nanoseconds */
 }
 
-TEST(the_cris_log_is_read_in_whole_lines_and_only_this_pods)
+TEST(only_complete_lines_of_this_pod_are_read_from_a_cri_log)
 {
     TEMPDIR(temp);
     struct outputs *o = outputs_new("ns", "p");
@@ -77,7 +77,7 @@ static void tell(struct outputs *o, const char *text)
     outputs_tell(o, doc);
 }
 
-TEST(what_a_restarted_container_writes_is_its_own)
+TEST(output_belongs_to_the_container_instance_that_wrote_it)
 {
     TEMPDIR(temp);
     struct outputs *o = outputs_new("ns", "p");
@@ -104,7 +104,7 @@ TEST(what_a_restarted_container_writes_is_its_own)
     outputs_free(o);
 }
 
-TEST(a_file_that_was_emptied_is_read_from_its_start)
+TEST(a_truncated_file_is_read_from_its_start)
 {
     TEMPDIR(temp);
     struct outputs *o = outputs_new("ns", "p");
@@ -149,7 +149,7 @@ TEST(output_of_a_container_that_was_being_created_is_found_later)
     outputs_free(o);
 }
 
-TEST(the_output_of_a_fifo_or_log_driver_is_its_readers)
+TEST(output_to_a_fifo_or_log_driver_is_not_available)
 {
     AUTO(sbuf_release) struct sbuf said = { 0 };
     struct outputs *o = outputs_new("ns", "p");
@@ -160,8 +160,9 @@ TEST(the_output_of_a_fifo_or_log_driver_is_its_readers)
     add(o, "{\"cid\":\"d\",\"pod-id\":\"d\",\"stdout\":\"binary:///l\"}", 1);
     add(o, "{\"cid\":\"e\",\"pod-id\":\"e\",\"stdout\":\"binary-v2:///l\"}", 1);
     outputs_untold(o, NULL, &said);
-    ASSERT_STR(said.data, "the output of a goes to its client (a FIFO); nobody else keeps it\n"
-                          "the output of d goes to its log driver; nobody else keeps it\n"
-                          "the output of e goes to its log driver; nobody else keeps it\n");
+    ASSERT_STR(said.data,
+               "lcow has no copy of the output of a: it was written to its client (a FIFO)\n"
+               "lcow has no copy of the output of d: it was written to its log driver\n"
+               "lcow has no copy of the output of e: it was written to its log driver\n");
     outputs_free(o);
 }

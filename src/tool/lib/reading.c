@@ -84,8 +84,8 @@ int readings_add(struct readings *r, const char *word, struct err *err)
         return journal_each(r->run_root, consider, &c, err);
     search_init(&c.search, word);
     result = journal_each(r->run_root, consider, &c, err);
-    found = search_end(&c.search, "nothing is known of a sandbox", ", but of ",
-                       "those that live: lcow ps", &none);
+    found = search_end(&c.search, "there is no log of a sandbox", ", but of ",
+                       "running sandboxes: lcow ps", &none);
     if (result == 0 && found < 0)
         *err = none;
     return result < 0 ? -1 : found;
@@ -131,12 +131,13 @@ int64_t line_time(const char *text)
     const char *rest = text ? strptime(text, "%Y-%m-%dT%H:%M:%S", &tm) : NULL;
     int64_t ns = 0;
 
-    if (!rest || tm.tm_year < 1700 - 1900 || tm.tm_year > 2200 - 1900) /* else it would overflow */
+    if (!rest || tm.tm_year < 1700 - 1900 ||
+        tm.tm_year > 2200 - 1900) /* out of the range of at_ns */
         return 0;
     if (*rest == '.')
         for (int64_t unit = NS_PER_S / 10; *++rest >= '0' && *rest <= '9'; unit /= 10)
             ns += (*rest - '0') * unit;
-    (void)strptime(rest, "%z", &zone); /* "+01:00"; else it is UTC */
+    (void)strptime(rest, "%z", &zone); /* "+01:00"; without an offset, UTC */
     return ((int64_t)timegm(&tm) - zone.tm_gmtoff) * (int64_t)NS_PER_S + ns;
 }
 
@@ -171,7 +172,7 @@ static void add_line(void *arg, const char *text, size_t len)
 {
     const struct reading *x = arg;
     AUTO(json_decref) json_t *doc = NULL;
-    struct err ignored = ERR_INIT; /* a torn line: its shim was killed while it wrote */
+    struct err ignored = ERR_INIT; /* an incomplete line: the shim was killed while writing it */
 
     if (js_parse(text, len, LINE_MAX_BYTES, &doc, &ignored) < 0 || !json_is_object(doc))
         return;
@@ -211,13 +212,13 @@ int tail_open(struct tail *t, const char *path, off_t tail_bytes)
         char c = ' ';
 
         t->at = st.st_size - tail_bytes;
-        while (c != '\n' && pread(t->fd, &c, 1, t->at) == 1) /* not from the midst of a line */
+        while (c != '\n' && pread(t->fd, &c, 1, t->at) == 1) /* skip to the next line's start */
             t->at++;
     }
     return r;
 }
 
-/* As far as it goes now: there may be one who writes faster than we read. */
+/* Reads up to the current size only, since a writer may be faster than we read. */
 int tail_read(struct tail *t, size_t max, void (*fn)(void *arg, const char *line, size_t len),
               void *arg)
 {
@@ -226,7 +227,7 @@ int tail_read(struct tail *t, size_t max, void (*fn)(void *arg, const char *line
 
     if (fstat(t->fd, &st) < 0)
         return -errno;
-    if (st.st_size < t->at) { /* somebody has emptied it */
+    if (st.st_size < t->at) { /* the file was truncated */
         t->at = 0;
         t->part.len = 0;
     }
@@ -275,7 +276,7 @@ static int read_one(struct reading *x, struct err *err)
         if (r == 0)
             r = tail_read(&x->tail, LINE_MAX_BYTES, add_line, x);
         else if (r == -ENOENT)
-            r = 0; /* removed: its shim ended well */
+            r = 0; /* the shim removes its journal when it exits without an error */
     }
     return r < 0 ? err_sys(err, -r, "read %s", x->path) : 0;
 }
@@ -313,7 +314,7 @@ int readings_watch(struct readings *r, int *ret_fd, struct err *err)
 
     if (fd < 0)
         return err_sys(err, errno, "inotify");
-    (void)dir_make(dir, 0700); /* the first shim would */
+    (void)dir_make(dir, 0700); /* otherwise the first shim creates it */
     if (inotify_add_watch(fd, dir, IN_MODIFY | IN_CREATE | IN_MOVED_TO | IN_DELETE) < 0)
         return err_sys(err, errno, "watch %s", dir);
     *ret_fd = r->watch_fd = TAKE_FD(fd);

@@ -1,7 +1,7 @@
-/* reading.h - the journals of this host's shims, living and dead, as lines in the order of time.
- * Reads files only: a shim that hangs or is gone keeps nothing back.
+/* reading.h - the journals of this host's shims, running and exited, as lines in the order of time.
+ * Reads files only, so it works even if a shim hangs or has exited.
  *
- * Life: readings_init -> add (which ones) -> more (what is there, then what was added since) …
+ * Life: readings_init -> add (which sandboxes) -> more (existing lines, then new ones) …
  * -> release. */
 #pragma once
 #include "base/json.h"
@@ -21,9 +21,9 @@ extern const char *const line_source_names[LINE_SOURCE_COUNT];
 struct line {
     enum line_source source;
     int64_t at_ns;    /* wall clock, since 1970 */
-    const char *time; /* as it stands in doc; borrowed, as the others */
+    const char *time; /* as in doc; borrowed, like the others */
     const char *level, *text;
-    const char *ns, *id; /* whose */
+    const char *ns, *id; /* of the sandbox */
     json_t *doc;         /* owned */
     size_t order;        /* of two at the same time; by lines_add() */
 };
@@ -35,20 +35,20 @@ void lines_release(struct lines *l);
 void lines_add(struct lines *l, const struct line *line); /* takes its doc */
 /* A file that is read by lines while it grows: open -> read … -> release. */
 struct tail {
-    int fd; /* held: what it says last can be read although it was removed; -1: none yet */
+    int fd; /* kept open, so that the last lines can be read after its removal; -1: not yet open */
     off_t at;
-    struct sbuf part; /* of a line whose end is not there yet */
+    struct sbuf part; /* the beginning of an incomplete line */
 };
-/* Only the last tail_bytes, if that is not 0. 0 or -errno; only a plain file will do. */
+/* Opens a regular file; tail_bytes other than 0: only the last of it is read. 0 or -errno. */
 int tail_open(struct tail *t, const char *path, off_t tail_bytes);
-/* Calls fn for each whole line that is new. One longer than twice max is left out. 0 or -errno. */
+/* Calls fn for each new complete line. Skips lines longer than twice max. 0 or -errno. */
 int tail_read(struct tail *t, size_t max, void (*fn)(void *arg, const char *line, size_t len),
               void *arg);
-/* Is there another file now at the path of the one that is held? */
+/* True if the path now names another file than the open one. */
 bool tail_is_followed(const struct tail *t, const char *path);
 void tail_release(struct tail *t);
 
-/* Nanoseconds since 1970 of "2026-11-16T02:41:24.123456789Z", or with an offset; 0: it is none. */
+/* Nanoseconds since 1970 of "2026-11-16T02:41:24.123456789Z", or with an offset; 0: not a time. */
 int64_t line_time(const char *text);
 AUTO_VALUE(struct lines, lines_release);
 
@@ -63,7 +63,7 @@ struct readings {
     char *run_root;
     struct reading **v;
     size_t n, cap;
-    bool with_output; /* of containers, too */
+    bool with_output; /* include the output of containers */
     int watch_fd;     /* borrowed; -1: none */
 };
 void readings_init(struct readings *r, const char *run_root);
@@ -76,12 +76,13 @@ int readings_add(struct readings *r, const char *word, struct err *err);
  * *ret is NULL. Both are borrowed from shims. */
 int readings_find(struct readings *r, const struct shims *shims, const char *word,
                   const struct shim **ret, const char **ret_container, struct err *err);
-/* All that came since the last call, sorted. Caller releases. */
+/* All new lines since the last call, sorted. Caller releases. */
 int readings_more(struct readings *r, struct lines *ret, struct err *err);
-/* An inotify descriptor that is readable when there may be more. Caller closes, after release. */
+/* An inotify descriptor that is readable when there may be new lines. Caller closes it after
+ * release. */
 int readings_watch(struct readings *r, int *ret_fd, struct err *err);
-/* What the shim's document says of one of its containers: its output is read, too. One that was
- * added must be the only one. */
+/* Adds the output of a container from the shim's document. Exactly one sandbox must have been
+ * added. */
 void readings_tell(struct readings *r, const json_t *container);
-/* A sentence for each container (cid; NULL: all) whose output nobody keeps. */
+/* Adds a sentence for each container (cid; NULL: all) whose output is not available. */
 void readings_untold(const struct readings *r, const char *cid, struct sbuf *out);

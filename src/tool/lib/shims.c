@@ -20,7 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define ASK_LIMIT (5 * NS_PER_S)      /* it asks nobody else for that */
+#define ASK_LIMIT (5 * NS_PER_S)      /* the shim answers these calls by itself */
 #define MEASURE_LIMIT (10 * NS_PER_S) /* the shim waits half of it for its guest */
 #define CONNECT_LIMIT (2 * NS_PER_S)
 #define DOC_MAX_BYTES (8u << 20)
@@ -34,7 +34,7 @@ static int not_hidden(const struct dirent *d)
     return d->d_name[0] != '.';
 }
 
-/* The subdirectories, in order. A directory that is missing has none. */
+/* The sorted names of subdirectories; none if the directory is missing. */
 static int dirs_of(const char *dir, struct strv *ret, struct err *err)
 {
     struct dirent **names;
@@ -82,7 +82,7 @@ int leftovers_walk(const char *run_root, int (*fn)(void *arg, const struct lefto
     return 0;
 }
 
-/* ---- which there are */
+/* ---- finding shims */
 
 static int on_dir(void *arg, const struct leftover *l)
 {
@@ -91,7 +91,7 @@ static int on_dir(void *arg, const struct leftover *l)
     struct shim s = { .why = ERR_INIT };
     AUTO(run_file_release) struct run_file run = { 0 };
 
-    /* Without the file it is a VM of `lcow boot` that is not kept, or a shim that just begins. */
+    /* Without a run file it is a VM of `lcow boot` without --keep, or a shim that is starting. */
     if (l->err || !l->alive || run_file_read(l->dir, &run, &s.why) < 0)
         return 0;
     s.address = str_dup(run.address);
@@ -120,7 +120,7 @@ void shims_release(struct shims *s)
     *s = (struct shims){ 0 };
 }
 
-/* ---- what they say */
+/* ---- calling shims */
 
 int shim_connect(struct ctx *ctx, const struct shim *s, struct rpc_client **ret, struct err *err)
 {
@@ -164,10 +164,11 @@ static int ask(struct ctx *ctx, struct shim *s, bool ask_guest, json_t **ret, st
                   err) < 0) {
         if (err->code == ERR_UNIMPLEMENTED)
             return err_set(err, ERR_UNIMPLEMENTED,
-                           "it is of version %s and does not know this tool's questions",
+                           "the shim has version %s, which does not support this call of lcow",
                            s->version);
         if (err->code == ERR_DEADLINE)
-            return err_set(err, ERR_DEADLINE, "it does not answer; is pid %d stopped?",
+            return err_set(err, ERR_DEADLINE,
+                           "the shim does not answer; check whether pid %d is stopped",
                            (int)s->pid);
         return -1;
     }
@@ -187,12 +188,13 @@ static void run_job(void *arg)
     job->fn(job->ctx, job->shim);
 }
 
-/* Calls fn for each, all at once, and waits for them. doing: a word for their fibers. */
+/* Calls fn for all shims concurrently and waits. doing: the name of their fibers. */
 static void shims_each(struct ctx *ctx, struct shims *s,
                        void (*fn)(struct ctx *ctx, struct shim *s), const char *doing)
 {
     AUTO_FREE struct job *jobs = mem_zalloc((s->n + 1) * sizeof(*jobs));
-    struct ctx root = ctx_root(ctx->loop); /* each has its limit; they use what is on our stack */
+    struct ctx root =
+        ctx_root(ctx->loop); /* no limit here: each job has one, and the jobs use our stack */
     struct err ignored = ERR_INIT;
     struct fibers fibers;
 
@@ -240,7 +242,7 @@ void shims_measure(struct ctx *ctx, struct shims *shims, const struct shim *s)
     own->doc = doc;
 }
 
-/* ---- what they cost: the host's side */
+/* ---- resources, on the host */
 
 static uint64_t pss_of(int64_t pid)
 {
@@ -250,7 +252,7 @@ static uint64_t pss_of(int64_t pid)
     return line ? strtoull(line + strlen("\nPss:"), NULL, 10) * 1024 : 0;
 }
 
-/* utime and stime: the 14th and 15th word, the 12th and 13th behind the name in parentheses. */
+/* utime and stime: the 14th and 15th word, the 12th and 13th after the name in parentheses. */
 static uint64_t cpu_of(int64_t pid)
 {
     AUTO_FREE char *text = file_text(PROC_MAX, "/proc/%" PRId64 "/stat", pid);
@@ -279,7 +281,7 @@ static void host_side(const struct shim *s, struct cost *c)
         c->anchors_pss += pss_of((int64_t)doc_number(json_array_get(list, i), "pid"));
 }
 
-/* ---- and the guest's */
+/* ---- resources, in the guest */
 
 static void add_stats(const Any *any, struct cost *c)
 {
@@ -322,7 +324,7 @@ static int guest_side(struct ctx *ctx, const struct shim *s, struct cost *c, str
             add_stats(resp->stats, c);
         else if (err->code != ERR_NOT_FOUND)
             return -1;
-        err_clear(err); /* hidden, or deleted meanwhile: the others have figures */
+        err_clear(err); /* the container is hidden or was deleted; measure the others */
     }
     c->guest = 1;
     return 0;
@@ -331,7 +333,7 @@ static int guest_side(struct ctx *ctx, const struct shim *s, struct cost *c, str
 static void measure(struct ctx *ctx, struct shim *s)
 {
     struct ctx limited = ctx_with_timeout(ctx, STATS_LIMIT);
-    struct err ignored = ERR_INIT; /* then there are no figures */
+    struct err ignored = ERR_INIT; /* on failure the values stay 0 */
 
     host_side(s, &s->cost);
     (void)guest_side(&limited, s, &s->cost, &ignored);
@@ -343,7 +345,7 @@ void shims_cost(struct ctx *ctx, struct shims *s)
     shims_each(ctx, s, measure, "measure");
 }
 
-/* ---- one of them by its name */
+/* ---- finding one by its id */
 
 void search_init(struct search *s, const char *word)
 {
@@ -378,7 +380,7 @@ int search_end(struct search *s, const char *none, const char *but, const char *
     int r = 0;
 
     if (s->n > 1)
-        r = err_set(err, ERR_INVALID, "\"%s\" matches %.300s: give more of it", s->word,
+        r = err_set(err, ERR_INVALID, "\"%s\" matches %.300s; use a longer part of the ID", s->word,
                     s->matches.data);
     else if (s->n == 0 && s->all.n > 0)
         near = str_nearest(s->id, (const char *const *)s->all.v);
@@ -411,7 +413,7 @@ int shims_find(const struct shims *s, const char *word, const struct shim **ret,
             const char *id = json_string_value(json_object_get(json_array_get(list, k), "id"));
             bool same = *ret == one && !*ret_container && str_eq(id, one->id);
 
-            /* A pod's first container has the pod's name. */
+            /* A pod's first container has the pod's id. */
             if (id && !same && search_offer(&f, one->ns, id)) {
                 *ret = one;
                 *ret_container = id;

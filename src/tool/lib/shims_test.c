@@ -1,4 +1,4 @@
-/* shims_test.c - what pods cost, asked of a shim that answers as ours do. */
+/* shims_test.c - the resources of pods, from a scripted shim. */
 #include "api/cgroups_v2.pb-c.h"
 #include "api/task.pb-c.h"
 #include "base/clock.h"
@@ -70,7 +70,7 @@ static struct cost measured(struct ctx *ctx, struct fake *f)
     return shim.cost;
 }
 
-TEST_FIBER(a_guests_figures_are_those_of_its_containers)
+TEST_FIBER(the_guests_values_are_the_sum_of_its_containers)
 {
     struct fake f = { ERR_NONE };
     struct cost c = measured(ctx, &f);
@@ -92,7 +92,7 @@ TEST_FIBER(a_container_that_the_shim_does_not_show_is_skipped)
     ASSERT_EQ(f.calls, 3);
 }
 
-TEST_FIBER(a_guest_that_does_not_answer_has_no_figures)
+TEST_FIBER(a_guest_that_does_not_answer_has_no_values)
 {
     struct fake f = { ERR_DEADLINE };
 

@@ -16,7 +16,7 @@
 #include <termios.h>
 #include <unistd.h>
 
-/* Signal plumbing: what the handlers below must undo. */
+/* The terminal state that the signal handlers below restore. */
 static struct termios saved;
 static volatile sig_atomic_t is_raw;
 
@@ -31,8 +31,8 @@ void term_restore(void)
     }
 }
 
-/* Puts the old handler back and lets the signal happen again, so that core dumps and sanitizers
- * work as ever. */
+/* Restores the old handler and raises the signal again, so that core dumps and sanitizers work as
+ * usual. */
 static void on_fatal(int signo)
 {
     term_restore();
@@ -53,7 +53,8 @@ int term_raw(void)
     if (tcgetattr(STDIN_FILENO, &saved) < 0)
         return -errno;
     for (size_t i = 0; i < sizeof(fatal) / sizeof(fatal[0]); i++)
-        (void)sigaction(fatal[i], &sa, &before[i]); /* only a convenience when we crash */
+        (void)sigaction(fatal[i], &sa,
+                        &before[i]); /* optional: it only restores the terminal after a crash */
     raw = saved;
     cfmakeraw(&raw);
     is_raw = 1;
@@ -97,14 +98,14 @@ bool term_is(int fd)
 static void on_signal(void *arg, const struct signalfd_siginfo *info)
 {
     (void)info;
-    cancel_fire(arg, ERR_CANCELLED, "a signal ended it");
+    cancel_fire(arg, ERR_CANCELLED, "stopped by a signal");
 }
 
 void term_cancel_by_signals(struct loop *loop, struct cancel *c)
 {
     struct sigaction hangup;
 
-    (void)loop_on_signal(loop, SIGINT, on_signal, c); /* else the signal ends us at once */
+    (void)loop_on_signal(loop, SIGINT, on_signal, c); /* else it kills this process */
     (void)loop_on_signal(loop, SIGTERM, on_signal, c);
     if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN) /* nohup */
         (void)loop_on_signal(loop, SIGHUP, on_signal, c);
@@ -122,8 +123,8 @@ struct spinner {
     const char *text;
     bool utf8;
     struct cancel stop;
-    bool drawing; /* the fiber lives */
-    bool orphan;  /* and frees us */
+    bool drawing; /* the fiber is running */
+    bool orphan;  /* the fiber frees this object */
 };
 
 static bool locale_is_utf8(void)
@@ -150,7 +151,7 @@ static void draw(struct spinner *s)
 
     int n = snprintf(line, sizeof(line), "\r\033[K%s %.100s  %.1fs", mark, s->text, seconds);
     if (n > 0 && (size_t)n < sizeof(line) && write(s->fd, line, (size_t)n) < 0)
-        return; /* a frame is lost, nothing else */
+        return; /* only this frame is lost */
 }
 
 static void spin(void *arg)
@@ -201,7 +202,7 @@ void spinner_free(struct spinner *s)
     if (!s)
         return;
     if (s->fd >= 0 && write(s->fd, "\r\033[K", 4) < 0)
-        s->frame = 0; /* the line stays; so be it */
+        s->frame = 0; /* on failure the line stays on the screen */
     fd_close(TAKE_FD(s->fd));
     s->orphan = true;
     if (s->drawing) {

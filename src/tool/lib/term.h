@@ -10,14 +10,14 @@ struct loop;
 /* Raw mode on fd 0. There is one terminal, so there is one state. 0 or -errno. */
 int term_raw(void);
 void term_restore(void); /* repeatable; safe in a signal handler */
-/* Of fd 0, 1 or 2, whichever is a terminal. false: none is. */
+/* The size of fd 0, 1 or 2, whichever is a terminal. false: none is. */
 bool term_size(uint16_t *ret_rows, uint16_t *ret_cols);
-/* May fd be written to with colours and cursor movements? */
+/* True if colours and cursor movements may be written to fd. */
 bool term_is(int fd);
-/* Would reading fd 0 stop us (we are a background job of that terminal)? */
+/* True if reading fd 0 would stop this process, because it is a background job of that terminal. */
 bool term_in_background(void);
 
-/* SIGINT, SIGTERM and SIGHUP fire it, as long as the loop runs. */
+/* SIGINT, SIGTERM and SIGHUP fire c as long as the loop runs. */
 void term_cancel_by_signals(struct loop *loop, struct cancel *c);
 
 /* One line on stderr that is redrawn while something takes long; silent without a terminal. */

@@ -57,7 +57,7 @@ static double text_width(const char *s)
     size_t n = 0;
 
     for (; *s; s++)
-        n += ((unsigned char)*s & 0xc0) != 0x80; /* letters, not bytes */
+        n += ((unsigned char)*s & 0xc0) != 0x80; /* counts characters, not bytes */
     return (double)n * VIEW_CHAR_PX;
 }
 
@@ -198,7 +198,7 @@ static const char *const lane_names[TRACK_COUNT] = { "host", "QEMU", "kernel", "
 static const char *const lane_docs[TRACK_COUNT] = { "host: lcow", "QEMU: the VMM process",
                                                     "kernel: the guest's", "gcs: the guest agent" };
 
-/* Of a clone, kernel and agent have booted in its template: no lanes for them. */
+/* A clone has no lanes for kernel and agent, since they booted in its template. */
 static bool has_lane(const struct view *v, unsigned track)
 {
     for (unsigned i = 0; i < v->t->n; i++)
@@ -267,7 +267,7 @@ static void add_axis(const struct view *v, struct view_layout *l, uint64_t end, 
     }
 }
 
-/* Is there a moment, which is a stage or is not? */
+/* True if the timeline has a moment that is a stage, or one that is not. */
 static bool has_moment(const struct view *v, bool stage)
 {
     for (unsigned i = 0; i < v->t->n; i++)
@@ -335,7 +335,7 @@ void view_layout(const struct view *v, struct view_layout *ret)
     y += 2 * GAP;
     add_legend(v, ret, &y);
     if (v->t->lost > 0) {
-        snprintf(lost, sizeof(lost), "%u more did not fit into the table", v->t->lost);
+        snprintf(lost, sizeof(lost), "%u more spans were not recorded", v->t->lost);
         add_text(ret, MARGIN + 6, y, "facts", lost);
         y += ROW;
     }
@@ -350,7 +350,7 @@ void view_layout_release(struct view_layout *l)
 
 /* ---- as a picture */
 
-/* No custom properties: not every viewer knows them. */
+/* Without custom properties, since not every viewer supports them. */
 static const char style[] =
     "<style>\n"
     "text{font:11px 'DejaVu Sans Mono',Menlo,Consolas,monospace;fill:#1b1f24}\n"
@@ -485,5 +485,5 @@ void view_text(const struct view *v, struct sbuf *out)
     for (size_t i = 0, n = view_sorted(v, sorted); i < n; i++)
         add_row(v, sorted[i], span_track_name((enum span_track)sorted[i]->track), total, out);
     if (v->t->lost > 0)
-        sbuf_addf(out, "%u more did not fit into the table\n", v->t->lost);
+        sbuf_addf(out, "%u more spans were not recorded\n", v->t->lost);
 }

@@ -158,7 +158,7 @@ TEST(stages_at_one_moment_do_not_cover_each_other)
     }
 }
 
-TEST(stamps_before_the_origin_stay_in_the_picture)
+TEST(times_before_the_origin_stay_in_the_picture)
 {
     struct timeline t = { 0 };
     struct view v = view_of(&t);
@@ -222,7 +222,7 @@ TEST(a_clone_has_no_lanes_for_what_booted_in_its_template)
     ASSERT(!strstr(svg.data, "a moment") && !strstr(svg.data, "a boot stage"));
 }
 
-TEST(the_text_tells_start_and_length)
+TEST(the_text_has_start_and_duration)
 {
     struct timeline t = { 0 };
     struct view v = view_of(&t);

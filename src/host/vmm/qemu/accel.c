@@ -175,6 +175,7 @@ int accel_choose(const struct accel_env *env, enum vm_accel want, bool allow_emu
                  struct accel_choice *ret, struct err *err)
 {
     enum accel_state s = ACCEL_BROKEN;
+    enum reason reason;
     AUTO_FREE char *why = want == VM_ACCEL_TCG ? str_dup("emulation is asked for but not allowed")
                                                : accel_describe(env, &s);
 
@@ -182,14 +183,16 @@ int accel_choose(const struct accel_env *env, enum vm_accel want, bool allow_emu
         *ret = (struct accel_choice){ .emulated = false, .prove = s == ACCEL_UNPROVEN };
         return 0;
     }
+    reason = s == ACCEL_BROKEN && want != VM_ACCEL_TCG ? REASON_KVM_BROKEN : REASON_NO_KVM;
     if (want == VM_ACCEL_KVM)
-        return err_set(err, ERR_STATE, "hardware virtualization is asked for, but %s", why);
+        return err_because(err, reason, ERR_STATE, "hardware virtualization is asked for, but %s",
+                           why);
     if (!allow_emulation)
-        return err_set(err, ERR_STATE,
-                       "%s; software emulation is slow and no security boundary: if you want it, "
-                       "set 'allow_emulation = true' in /etc/lcow/lcow.conf or give "
-                       "--allow-emulation",
-                       why);
+        return err_because(err, reason, ERR_STATE,
+                           "%s; software emulation is slow and not a security boundary; to allow "
+                           "it, set 'allow_emulation = true' in /etc/lcow/lcow.conf or give "
+                           "--allow-emulation",
+                           why);
     *ret = (struct accel_choice){ .emulated = true };
     return 0;
 }

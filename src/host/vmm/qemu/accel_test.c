@@ -62,7 +62,7 @@ TEST(only_whole_flags_count)
     ASSERT_EQ(accel_look(&amd.env, NULL), ACCEL_UNPROVEN);
 }
 
-TEST(a_missing_device_is_told_apart)
+TEST(a_missing_device_is_distinguished)
 {
     AUTO(fixture_release) struct fixture f = fixture_of("vmx");
 
@@ -166,7 +166,7 @@ TEST(emulation_is_taken_when_asked_for_though_kvm_would_work)
     ASSERT(c.emulated);
 }
 
-TEST(a_damaged_answer_is_no_answer)
+TEST(a_damaged_answer_is_ignored)
 {
     AUTO(fixture_release) struct fixture f = fixture_of("vmx");
 

@@ -65,12 +65,12 @@ int qemu_doc_check(const struct vm_doc *doc, struct err *err)
     };
     for (size_t i = 0; i < ARRAY_LEN(bounds); i++)
         if (bounds[i].value < bounds[i].min || bounds[i].value > bounds[i].max)
-            return err_set(err, ERR_INVALID, "VM %s: %s is %u; possible are %u to %u", doc->id,
+            return err_set(err, ERR_INVALID, "VM %s: invalid %s %u: must be %u–%u", doc->id,
                            bounds[i].what, bounds[i].value, bounds[i].min, bounds[i].max);
     return check_log_level(doc->agent_log_level, err) < 0 ? err_wrap(err, "VM %s", doc->id) : 0;
 }
 
-/* What saves time under emulation, as measured (reference/qemu-uvm.md §2). With hardware
+/* What saves time under emulation, as measured (docs/reference/qemu-uvm.md §2). With hardware
  * virtualization the kernel finds out by itself, and its mitigations matter. */
 static void add_emulation_args(struct sbuf *b, const struct vm_doc *doc,
                                const struct qemu_host *host)
@@ -112,7 +112,7 @@ char *qemu_kernel_args(const struct vm_doc *doc, const struct qemu_host *host)
         sbuf_adds(&b, " swiotlb=noforce");
     if (host->emulated)
         add_emulation_args(&b, doc, host);
-    sbuf_addf(&b, " rdinit=/init lcow.host=tcp lcow.loglevel=%s",
+    sbuf_addf(&b, " rdinit=/init lcow.host=%s lcow.loglevel=%s", doc->vsock ? "vsock" : "tcp",
               doc->agent_log_level ? doc->agent_log_level : "info");
     if (doc->shape.kernel_args && *doc->shape.kernel_args)
         sbuf_addf(&b, " %s", doc->shape.kernel_args);
@@ -238,14 +238,19 @@ static void add_boot(const struct vm_doc *doc, const struct qemu_host *host, str
     add(out, "-fw_cfg", "name=" LINK_BOOT_FILE ",file=" QEMU_JAIL_FW_CFG);
 }
 
-static void add_channels(struct strv *out)
+static void add_channels(const struct vm_doc *doc, const struct qemu_host *host, struct strv *out)
 {
     add(out, "-chardev", "socket,id=qmp,fd=%d", QEMU_FD_QMP);
     add(out, "-mon", "chardev=qmp,mode=control");
     add(out, "-chardev", "socket,id=console,fd=%d", QEMU_FD_CONSOLE);
     add(out, "-serial", "chardev:console");
+    if (doc->vsock) {
+        add(out, "-device", "vhost-vsock-pci,id=link0,vhostfd=%d,guest-cid=%u", QEMU_FD_LINK,
+            host->cid);
+        return;
+    }
     add(out, "-netdev", "tap,id=link,fd=%d", QEMU_FD_LINK);
-    /* Both ends know each other's address: a clone announces itself to nobody. */
+    /* Both ends know each other's address: a clone does not announce itself. */
     add(out, "-device",
         "virtio-net-pci,id=link0,netdev=link,mac=" LINK_GUEST_MAC ",romfile=,guest_announce=off");
 }
@@ -298,6 +303,6 @@ void qemu_cmdline(const struct vm_doc *doc, const char *program, const struct qe
     add(out, "-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny");
     add_machine(doc, host, out);
     add_boot(doc, host, out);
-    add_channels(out);
+    add_channels(doc, host, out);
     add_devices(doc, out);
 }

@@ -14,6 +14,7 @@ struct vm_doc;
 #define QEMU_JAIL_INITRD "/boot/initrd"
 #define QEMU_JAIL_FW_CFG "/boot/lcow"
 #define QEMU_JAIL_SHARES "/shares"
+#define QEMU_JAIL_VFIO "/dev/vfio"    /* QEMU looks nowhere else */
 #define QEMU_JAIL_RAM "/boot/ram"     /* a clone's: its template's memory */
 #define QEMU_JAIL_STATE "/boot/state" /* a clone's: its template's devices */
 
@@ -33,8 +34,8 @@ enum {
 #define QEMU_MEMORY_MAX_MIB (1024u * 1024)
 #define QEMU_CPUS_MAX 64
 #define QEMU_SCSI_MAX 4
-/* Root ports: each takes one PCI device. Where they sit is fixed, so that the guest finds what is
- * behind one without being told a bus number, which its firmware chooses. */
+/* Root ports: each takes one PCI device. Their slots are fixed, so that the guest finds the device
+ * behind one by its slot: the bus number is chosen by the firmware. */
 #define QEMU_PORTS_MAX 14
 #define QEMU_PORT_SLOT 0x10
 /* What virtio-mem deals in. Each block is a message to the guest: 2 MiB, QEMU's own choice, makes
@@ -53,6 +54,7 @@ struct qemu_host {
     bool emulated;
     uint32_t tsc_khz; /* of the TSC that an emulated guest sees; 0: not to be relied on */
     enum qemu_form form;
+    uint32_t cid;            /* of a VM whose link is vsock */
     uint32_t vcpus;          /* of a clone: what it will have */
     uint32_t code_cache_mib; /* as vm_doc's */
 };

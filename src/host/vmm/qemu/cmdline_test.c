@@ -69,6 +69,14 @@ TEST(template_and_clone_are_as_recorded)
     golden("clone", &doc, &host);
 }
 
+TEST(a_link_over_vsock_is_as_recorded)
+{
+    struct vm_doc doc = doc_of(1);
+
+    doc.vsock = true;
+    golden("vsock", &doc, &(struct qemu_host){ .cid = 4711 });
+}
+
 TEST(the_code_cache_is_as_configured_but_not_the_templates)
 {
     struct vm_doc doc = doc_of(1);
@@ -178,7 +186,7 @@ TEST(values_that_cannot_work_are_named_with_their_bounds)
     ASSERT_OK(qemu_doc_check(&good, &err), err);
     doc = good, doc.memory_mib = 1;
     ASSERT_FAIL(qemu_doc_check(&doc, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "memory in MiB is 1; possible are 128 to");
+    ASSERT_HAS(err.msg, "invalid memory in MiB 1: must be 128–");
     doc = good, doc.cpus = 0;
     ASSERT_FAIL(qemu_doc_check(&doc, &err), err, ERR_INVALID);
     doc = good, doc.cpus = 3;

@@ -39,6 +39,7 @@ enum console_news console_feed(struct console *c, const char *data, size_t len)
             if (n > news)
                 news = n;
             c->line_len = 0;
+            c->panicked |= strstr(c->line, "Kernel panic - ") != NULL;
             if (!c->trouble[0] && is_trouble(c->line)) {
                 AUTO_FREE char *text = str_printable(c->line);
                 snprintf(c->trouble, sizeof(c->trouble), "%s", text);

@@ -2,6 +2,7 @@
  * whether the kernel complains about its clock or a stuck CPU. Guest text is never trusted: it is
  * made printable when shown. Pure; never waits. */
 #pragma once
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -22,6 +23,7 @@ struct console {
     char line[CONSOLE_LINE_MAX + 1];
     size_t line_len;
     char trouble[CONSOLE_LINE_MAX + 1]; /* the first such line; "": none */
+    bool panicked;                      /* the kernel said so; it reboots then */
     char ring[CONSOLE_KEEP];
 };
 

@@ -86,7 +86,7 @@ TEST(a_kernel_that_complains_about_clock_or_cpu_is_noticed)
         feed(c, lines[i]);
         ASSERT(c->trouble[0]);
         feed(c, "[   99.0] watchdog: BUG: soft lockup - CPU#7\n");
-        ASSERT(!strstr(c->trouble, "CPU#7")); /* the first one is told */
+        ASSERT(!strstr(c->trouble, "CPU#7")); /* the first one is kept */
         ASSERT(!strchr(c->trouble, '\r'));
     }
 }

@@ -70,7 +70,7 @@ int qemu_check_runs(const struct qemu *q, const char *what, struct err *err)
     if (q->dying || q->ended.set)
         return err_set(err, ERR_UNAVAILABLE, "%s: the VM is gone", what);
     if (q->state != QEMU_RUNNING || !q->proc)
-        return err_set(err, ERR_STATE, "%s: the VM does not run", what);
+        return err_because(err, REASON_VM_ENDED, ERR_STATE, "%s: the VM does not run", what);
     return 0;
 }
 
@@ -115,7 +115,7 @@ static void explain_early_end(struct ctx *ctx, struct qemu *q, struct err *err)
         return;
     if (latch_wait(&limited, &p->gone, "qemu's end", &ignored) < 0)
         return;
-    err_set(err, ERR_UNAVAILABLE, "%s", p->exit.why);
+    err_because(err, p->exit.reason, ERR_UNAVAILABLE, "%s", p->exit.why);
     if (WIFEXITED(p->exit.status) && WEXITSTATUS(p->exit.status) == 1 &&
         qemu_version(ctx, q->program, text, &version) < 0 && version.code == ERR_STATE)
         *err = version;
@@ -186,14 +186,15 @@ static int prove(struct ctx *ctx, struct qemu *q, struct accel_failure *failure,
         struct ctx second = ctx_with_timeout(ctx, NS_PER_S);
 
         if (q->proc->gone.set)
-            return err_set(err, ERR_UNAVAILABLE, "%s", q->proc->exit.why);
+            return err_because(err, q->proc->exit.reason, ERR_UNAVAILABLE, "%s", q->proc->exit.why);
         if (waitq_wait(&second, &q->stage_q, "the first boot with KVM", err) == 0)
             continue;
         if (ctx_check(ctx, err) < 0)
             return err_wrap(err, "the guest kernel has printed nothing yet");
         err_clear(err);
         if (kvm_failed(q, failure))
-            return err_set(err, ERR_UNAVAILABLE, "KVM failed: %s", failure->reason);
+            return err_because(err, REASON_KVM_FAILED, ERR_UNAVAILABLE, "KVM failed: %s",
+                               failure->reason);
     }
     return 0;
 }
@@ -237,11 +238,12 @@ static int start_proving(struct ctx *ctx, struct qemu *q, struct err *err)
     if (r == 0 || is_hopeless(ctx, q))
         return r;
     if (q->doc.accel == VM_ACCEL_KVM || !q->doc.allow_emulation)
-        return err_wrap(err, failed ? "first boot with KVM (set 'allow_emulation = true' in "
-                                      "/etc/lcow/lcow.conf or give --allow-emulation to go on "
-                                      "without)"
-                                    : "first boot with KVM");
-    log_warn(&q->life, "the first boot with KVM failed, going on with emulation", F_ERR(err));
+        return err_wrap_because(err, REASON_KVM_FAILED,
+                                failed ? "first boot with KVM (set 'allow_emulation = true' in "
+                                         "/etc/lcow/lcow.conf or give --allow-emulation to go on "
+                                         "without)"
+                                       : "first boot with KVM");
+    log_warn(&q->life, "the first boot with KVM failed; continuing with emulation", F_ERR(err));
     q->accel = (struct accel_choice){ .emulated = true };
     return start_again(ctx, q, err);
 }
@@ -272,9 +274,12 @@ static void start_failed(struct qemu *q, const struct err *err)
                              .at_wall_ns = loop_wall(q->loop) };
 
     snprintf(exit.why, sizeof(exit.why), "%.255s", err->msg);
+    exit.reason = err_reason(err);
     if (q->proc && !q->proc->gone.set) {
-        if (!q->dying)
+        if (!q->dying) {
             memcpy(q->proc->given_up, exit.why, sizeof(exit.why));
+            q->proc->given_up_reason = exit.reason;
+        }
         qemu_proc_kill(q->proc); /* the watcher publishes */
     } else {
         publish(q, q->proc ? &q->proc->exit : &exit);
@@ -298,12 +303,12 @@ static int start(struct ctx *ctx, struct vmm *v, struct err *err)
                                  : start_once(&inner, q, err);
     q->proving = false;
     if (r == 0 && q->proc->gone.set)
-        r = err_set(err, ERR_UNAVAILABLE, "%s", q->proc->exit.why);
+        r = err_because(err, q->proc->exit.reason, ERR_UNAVAILABLE, "%s", q->proc->exit.why);
     if (r < 0) {
         start_failed(q, err);
     } else {
         fsm_step(&qemu_fsm, &q->state, QEMU_EV_STARTED);
-        qlink_drop_tap(q->link);
+        qlink_started(q->link);
     }
     return r;
 }
@@ -332,7 +337,7 @@ static int quit(struct ctx *ctx, struct vmm *v, struct err *err)
         return 0;
     q->quitting = true;
     if (q->state != QEMU_RUNNING || !q->proc)
-        return err_set(err, ERR_STATE, "quit: the VM does not run");
+        return err_because(err, REASON_VM_ENDED, ERR_STATE, "quit: the VM does not run");
     AUTO(qemu_op_end) struct qemu_op op;
     struct ctx inner = qemu_op_begin(ctx, q, &op);
     int r = qmp_client_call(&inner, q->proc->qmp, "quit", NULL, NULL, err);

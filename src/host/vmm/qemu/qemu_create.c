@@ -30,9 +30,11 @@ static int find_program(const char *name, char **ret_path, struct err *err)
     *ret_path = child_find(name);
     if (*ret_path)
         return 0;
-    return name[0] == '/' ? err_set(err, ERR_NOT_FOUND, "%s cannot be run (%s); " QEMU_REMEDY, name,
-                                    strerrordesc_np(errno))
-                          : err_set(err, ERR_NOT_FOUND, "%s is not in PATH; " QEMU_REMEDY, name);
+    return name[0] == '/'
+               ? err_because(err, REASON_QEMU_UNUSABLE, ERR_NOT_FOUND,
+                             "%s cannot be run (%s); " QEMU_REMEDY, name, strerrordesc_np(errno))
+               : err_because(err, REASON_QEMU_MISSING, ERR_NOT_FOUND,
+                             "%s is not in PATH; " QEMU_REMEDY, name);
 }
 
 bool qemu_version_is(const char *version, unsigned major, unsigned minor)
@@ -47,8 +49,9 @@ int qemu_check_version(const char *program, const char *version, struct err *err
 {
     if (qemu_version_is(version, QEMU_VERSION_MIN_MAJOR, QEMU_VERSION_MIN_MINOR))
         return 0;
-    return err_set(err, ERR_STATE, "%s is QEMU %s, which is too old (needed: %d.%d); " QEMU_REMEDY,
-                   program, version, QEMU_VERSION_MIN_MAJOR, QEMU_VERSION_MIN_MINOR);
+    return err_because(err, REASON_QEMU_TOO_OLD, ERR_STATE,
+                       "%s is QEMU %s, which is too old (needed: %d.%d); " QEMU_REMEDY, program,
+                       version, QEMU_VERSION_MIN_MAJOR, QEMU_VERSION_MIN_MINOR);
 }
 
 static int check_text(const char *path, const char *text, char ret[64], struct err *err)
@@ -57,7 +60,8 @@ static int check_text(const char *path, const char *text, char ret[64], struct e
     unsigned major, minor, micro = 0;
 
     if (!at || sscanf(at, "version %u.%u.%u", &major, &minor, &micro) < 2)
-        return err_set(err, ERR_STATE, "%s does not tell its version; " QEMU_REMEDY, path);
+        return err_because(err, REASON_QEMU_UNUSABLE, ERR_STATE,
+                           "%s does not print its version; " QEMU_REMEDY, path);
     snprintf(ret, 64, "%u.%u.%u", major, minor, micro);
     return qemu_check_version(path, ret, err);
 }
@@ -84,7 +88,7 @@ int qemu_version(struct ctx *ctx, const char *path, char ret[64], struct err *er
     fd_close(TAKE_FD(write_end));
     while (n > 0 && len < sizeof(text) - 1) {
         if (stream_read(&limited, out, text + len, sizeof(text) - 1 - len, &n, err) < 0)
-            return err_wrap(err, "run %s -version", path);
+            return err_wrap_because(err, REASON_QEMU_UNUSABLE, "run %s -version", path);
         len += n;
     }
     text[len] = '\0';
@@ -114,19 +118,20 @@ static int open_image(const char *what, const char *path, void *head, size_t len
     AUTO_FD int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
 
     if (fd < 0 && errno == ENOENT)
-        return err_set(err, ERR_NOT_FOUND, "%s %s is not there; build it with 'make image'", what,
-                       path);
+        return err_because(err, REASON_IMAGE_MISSING, ERR_NOT_FOUND,
+                           "%s %s is not there; build it with 'make image'", what, path);
     if (fd < 0 || fstat(fd, &st) < 0)
         return err_sys(err, errno, "open %s %s", what, path);
     if (!S_ISREG(st.st_mode))
-        return err_set(err, ERR_INVALID, "%s %s is no plain file", what, path);
+        return err_because(err, REASON_IMAGE_DAMAGED, ERR_INVALID, "%s %s is not a regular file",
+                           what, path);
     ssize_t n = fd_read_full(fd, head, len);
     if (n < 0)
         return err_sys(err, (int)-n, "read %s %s", what, path);
     if ((size_t)n < len)
-        return err_set(err, ERR_DATA_LOSS,
-                       "%s %s is damaged (%zd bytes); build it again with 'make image'", what, path,
-                       n);
+        return err_because(err, REASON_IMAGE_DAMAGED, ERR_DATA_LOSS,
+                           "%s %s is damaged (%zd bytes); build it again with 'make image'", what,
+                           path, n);
     *ret = TAKE_FD(fd);
     return 0;
 }
@@ -142,18 +147,19 @@ static int open_images(void *job, struct err *err)
         return -1;
     if (memcmp(elf.e_ident, ELFMAG, SELFMAG) != 0 || elf.e_ident[EI_CLASS] != ELFCLASS64 ||
         elf.e_machine != EM_X86_64 || elf.e_phnum == 0)
-        return err_set(
-            err, ERR_DATA_LOSS,
-            "kernel %s is damaged or no vmlinux (an ELF file for x86-64); build it again "
+        return err_because(
+            err, REASON_IMAGE_DAMAGED, ERR_DATA_LOSS,
+            "kernel %s is damaged or not a vmlinux (an ELF file for x86-64); build it again "
             "with 'make image'",
             j->kernel);
     if (open_image("initrd", j->initrd, magic, sizeof(magic), &j->initrd_fd, err) < 0)
         return -1;
     /* Ours is never compressed: the guest would take longer to unpack it than to read it. */
     if (memcmp(magic, "070701", 6) != 0)
-        return err_set(err, ERR_DATA_LOSS,
-                       "initrd %s is damaged or no cpio archive; build it again with 'make image'",
-                       j->initrd);
+        return err_because(
+            err, REASON_IMAGE_DAMAGED, ERR_DATA_LOSS,
+            "initrd %s is damaged or not a cpio archive; build it again with 'make image'",
+            j->initrd);
     return 0;
 }
 
@@ -195,7 +201,7 @@ static int copy_doc(struct qemu *q, const struct vm_doc *doc, struct err *err)
     q->doc.vmm_path = NULL;
     for (size_t i = 0; i < ARRAY_LEN(strings); i++)
         *strings[i] = keep(q, *strings[i]);
-    q->life = ctx_with_id(&q->root, "uvm-id", q->doc.id);
+    q->life = ctx_with_id(&q->root, LK_UVM_ID, q->doc.id);
     q->life.cancel = &q->life_cancel;
     if (str_eq(root, "/"))
         return err_set(err, ERR_INVALID, "runtime directory %s is not two levels below a root",
@@ -223,7 +229,7 @@ static void dialled(void *arg, uint32_t port)
 
 static int make_link(struct ctx *ctx, struct qemu *q, struct err *err)
 {
-    SPAN(step, ctx, q->vmm.timeline, TRACK_HOST, "netns+tap", err);
+    SPAN(step, ctx, q->vmm.timeline, TRACK_HOST, q->doc.vsock ? "vsock" : "netns+tap", err);
 
     loop_rand(q->loop, q->boot.token, sizeof(q->boot.token));
     loop_rand(q->loop, q->boot.seed, sizeof(q->boot.seed));
@@ -232,8 +238,11 @@ static int make_link(struct ctx *ctx, struct qemu *q, struct err *err)
     if (q->doc.agent_log_level && log_level_parse(q->doc.agent_log_level, &level) == 0)
         q->boot.log_level = (uint8_t)(level + 1);
     return qlink_new(step.ctx,
-                     &(struct qlink_opts){
-                         .life = &q->life, .token = q->boot.token, .on_dial = dialled, .arg = q },
+                     &(struct qlink_opts){ .life = &q->life,
+                                           .token = q->boot.token,
+                                           .vsock = q->doc.vsock,
+                                           .on_dial = dialled,
+                                           .arg = q },
                      &q->link, err);
 }
 
@@ -283,7 +292,7 @@ int qemu_create(struct ctx *ctx, struct vmm *v, const struct vm_doc *doc, struct
         return -1;
     AUTO(qemu_op_end) struct qemu_op op;
     struct ctx inner = qemu_op_begin(ctx, q, &op);
-    int r = q->dying ? err_set(err, ERR_UNAVAILABLE, "the VM was terminated")
+    int r = q->dying ? err_because(err, REASON_VM_ENDED, ERR_UNAVAILABLE, "the VM was terminated")
                      : create_parts(&inner, q, doc, err);
     if (r == 0)
         r = ctx_check(&inner, err);

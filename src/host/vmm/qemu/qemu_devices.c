@@ -6,9 +6,10 @@
  *
  * A NIC: the tap's descriptor travels to QEMU over its monitor (getfd), becomes a backend, then a
  * virtio-net on the bridge for hot-added devices. A PCI device has a root port of its own. One of
- * the host comes as two descriptors, vfio's and that of the IOMMU (QEMU 9.0): the jail needs
- * neither /dev/vfio nor /sys. Those that QEMU emulates are for tests of everything around them:
- * edu, which has registers only, and nvme, a disk in memory.
+ * the host comes as two descriptors, vfio's and that of the IOMMU, where host and QEMU (9.0) have
+ * iommufd. Elsewhere QEMU opens the nodes of the device's group itself: they are in its jail while
+ * device_add runs. Devices that QEMU emulates are for tests of everything around them: edu, which
+ * has registers only, and nvme, a disk in memory.
  *
  * A guest has to agree when a device is pulled; QEMU knows no force. One that does not keeps the
  * device, and with it the port, until it releases it or its VM ends; the log says so. The link of a
@@ -67,12 +68,12 @@ static int add_controller(struct ctx *ctx, struct qemu *q, unsigned n, struct er
                              "addr", addr, "disable-legacy", "on");
     if (qmp_client_call(ctx, q->proc->qmp, "device_add", args, NULL, err) < 0) {
         /* Asked for before; its answer was lost. */
-        if (err->code != ERR_UNKNOWN || !strstr(err->msg, "Duplicate"))
+        if (err->code != ERR_EXISTS)
             return err_wrap(err, "add SCSI controller %u", n);
         err_clear(err);
     }
     q->n_controllers = n + 1;
-    log_info(&q->life, "SCSI controller added", F_U("controller", n));
+    log_info(&q->life, "SCSI controller added", F_U(LK_CONTROLLER, n));
     return 0;
 }
 
@@ -144,7 +145,7 @@ static int image_prepare(void *job, struct err *err)
 
 /* --- forwards --- */
 
-/* The guest has been told of a disk for writing, and of its size. */
+/* The guest already knows the spare disk as writable and with this size. */
 static bool fits_spare(const struct qemu *q, const struct image *i)
 {
     return !i->read_only && !i->is_block && i->bytes == (uint64_t)q->doc.disk_mib << 20;
@@ -179,7 +180,7 @@ static int need_throttle(struct ctx *ctx, struct qemu *q, struct err *err)
                              (json_int_t)s->disk_bytes_per_s);
     if (qmp_client_call(ctx, q->proc->qmp, "object-add", args, NULL, err) < 0) {
         /* Asked for before; its answer was lost. */
-        if (err->code != ERR_UNKNOWN || !strstr(err->msg, "duplicate"))
+        if (err->code != ERR_EXISTS)
             return err_wrap(err, "limit the disks");
         err_clear(err);
     }
@@ -281,10 +282,11 @@ int qemu_scsi_add(struct ctx *ctx, struct vmm *v, struct scsi_slot slot, int ima
     slot_name(slot, '-', id);
     slot_name(slot, ':', label);
     if (slot.controller >= QEMU_SCSI_MAX || slot.lun >= LUNS)
-        return err_set(err, ERR_INVALID, "disk %s: a VM has %d SCSI controllers of %d disks", label,
-                       QEMU_SCSI_MAX, LUNS);
+        return err_because(err, REASON_DISK_FAILED, ERR_INVALID,
+                           "disk %s: a VM has %d SCSI controllers of %d disks", label,
+                           QEMU_SCSI_MAX, LUNS);
     if (add_disk(ctx, qemu_of(v), &what, &(struct wanted){ image_fd, read_only }, err) < 0)
-        return err_wrap(err, "disk %s", label);
+        return err_wrap_because(err, REASON_DISK_FAILED, "disk %s", label);
     return 0;
 }
 
@@ -332,7 +334,7 @@ static const struct plug_kind nic_kind = {
     .undo_ns = 15 * NS_PER_S,
     .release_ns = 3 * NS_PER_S, /* a guest that works needs a fifth of a second */
     .release_tries = 2,         /* while its kernel starts it does not hear us */
-    .kept = "the guest does not let go of a NIC; its link is cut, going on",
+    .kept = "the guest did not release a NIC; its link is cut, and the removal continues",
     .on_kept = cut_link,
 };
 
@@ -389,19 +391,10 @@ static const struct plug_kind pci_kind = {
     .undo_ns = 15 * NS_PER_S,
     .release_ns = 5 * NS_PER_S, /* a guest that works needs a fifth of a second */
     .release_tries = 2,         /* while its kernel starts it does not hear us */
-    .kept = "the guest does not let go of a PCI device; it keeps it until its VM ends",
+    .kept = "the guest did not release a PCI device; the device stays in the VM until the VM ends",
 };
 
 /* --- a function of the host --- */
-
-static int check_version(const struct qemu *q, struct err *err)
-{
-    if (qemu_version_is(q->version, VFIO_MAJOR, 0))
-        return 0;
-    return err_set(err, ERR_STATE,
-                   "QEMU %s takes no host devices by descriptor; %d.0 or later does: " QEMU_REMEDY,
-                   q->version, VFIO_MAJOR);
-}
 
 /* The guest's memory stays where it is: the device reaches it by itself. A limit that cannot be
  * raised may be high enough; else QEMU tells. */
@@ -413,7 +406,7 @@ static void raise_memlock(const struct qemu *q)
     const struct rlimit limit = { bytes, bytes };
 
     if (prlimit(child_pid(q->proc->child), RLIMIT_MEMLOCK, &limit, NULL) < 0)
-        log_warn(&q->life, "qemu's limit of locked memory (LimitMEMLOCK) stays as it is, going on",
+        log_warn(&q->life, "cannot raise QEMU's locked-memory limit (LimitMEMLOCK); continuing",
                  F_U("wanted", bytes), F_I("errno", errno));
 }
 
@@ -430,7 +423,7 @@ static int make_iommu(struct ctx *ctx, struct qemu *q, const char *dev, struct e
     json_t *args = json_pack("{ss,ss,ss}", "qom-type", "iommufd", "id", IOMMU, "fd", IOMMU);
     if (qmp_client_call(ctx, q->proc->qmp, "object-add", args, NULL, err) < 0) {
         /* Asked for before; its answer was lost. */
-        if (err->code != ERR_UNKNOWN || !strstr(err->msg, "duplicate"))
+        if (err->code != ERR_EXISTS)
             return -1;
         err_clear(err);
     }
@@ -438,26 +431,54 @@ static int make_iommu(struct ctx *ctx, struct qemu *q, const char *dev, struct e
     return 0;
 }
 
-static int make_vfio(struct ctx *ctx, struct qemu *q, struct plug *p, json_t *device,
-                     struct err *err)
+static int by_descriptors(struct ctx *ctx, struct qemu *q, struct plug *p, json_t *device,
+                          const char *sys, const char *dev, struct err *err)
 {
-    bool test = q->test_env && q->test_env->pci_sys;
-    const char *sys = test ? q->test_env->pci_sys : PCI_SYS,
-               *dev = test ? q->test_env->pci_dev : PCI_DEV;
     AUTO_FD int fd = -1;
 
-    if (check_version(q, err) < 0 || pci_open(sys, dev, p->label, &fd, err) < 0)
-        return -1;
-    raise_memlock(q);
-    if (make_iommu(ctx, q, dev, err) < 0)
+    if (pci_open(sys, dev, p->label, &fd, err) < 0 || make_iommu(ctx, q, dev, err) < 0)
         return -1;
     json_object_update_new(device, json_pack("{ss+,ss}", "fd", "pcifd-", p->id, "iommufd", IOMMU));
     return plug_make(ctx, q, p, PLUG_FD, fd, NULL, err);
 }
 
+/* The nodes stay until the caller hides them. */
+static int by_group(struct qemu *q, struct plug *p, json_t *device, int *nodes, const char *sys,
+                    const char *dev, struct err *err)
+{
+    AUTO_FD int dir = -1;
+
+    if (qemu_jail_dir(q, QEMU_JAIL_VFIO, &dir, err) < 0 ||
+        pci_show(dir, sys, dev, p->label, q->uid.uid, err) < 0)
+        return -1;
+    json_object_update_new(device, json_pack("{ss++}", "sysfsdev", QEMU_JAIL_VFIO, "/", p->label));
+    *nodes = TAKE_FD(dir);
+    return 0;
+}
+
+static int make_vfio(struct ctx *ctx, struct qemu *q, struct plug *p, json_t *device, int *nodes,
+                     struct err *err)
+{
+    bool test = q->test_env && q->test_env->pci_sys;
+    const char *sys = test ? q->test_env->pci_sys : PCI_SYS,
+               *dev = test ? q->test_env->pci_dev : PCI_DEV;
+    unsigned ways = pci_ways(sys, dev, p->label);
+    bool takes_fds = qemu_version_is(q->version, VFIO_MAJOR, 0);
+
+    raise_memlock(q);
+    if (ways & PCI_IOMMUFD && takes_fds)
+        return by_descriptors(ctx, q, p, device, sys, dev, err);
+    if (ways & PCI_IOMMUFD && !(ways & PCI_GROUPS))
+        return err_because(err, REASON_QEMU_TOO_OLD, ERR_STATE,
+                           "this host has iommufd and no vfio groups, and QEMU %s takes no host "
+                           "devices by descriptor; %d.0 or later does: " QEMU_REMEDY,
+                           q->version, VFIO_MAJOR);
+    return by_group(q, p, device, nodes, sys, dev, err);
+}
+
 /* --- one that QEMU emulates --- */
 
-static int make_nvme(struct ctx *ctx, struct qemu *q, struct plug *p, json_t *device,
+static int make_nvme(struct ctx *ctx, struct qemu *q, struct plug *p, json_t *device, int *nodes,
                      struct err *err)
 {
     AUTO_FD int fd = memfd_create("lcow-nvme", MFD_CLOEXEC);
@@ -480,8 +501,9 @@ static int make_nvme(struct ctx *ctx, struct qemu *q, struct plug *p, json_t *de
 /* The last is that of the host's own functions. */
 static const struct type {
     const char *address, *driver;
-    /* What the device needs first, which it adds to the device's arguments; may be NULL. */
-    int (*prepare)(struct ctx *ctx, struct qemu *q, struct plug *p, json_t *device,
+    /* What the device needs first, which it adds to the device's arguments; may be NULL. nodes: of
+     * pci_show, for the time of device_add; -1 if there are none. */
+    int (*prepare)(struct ctx *ctx, struct qemu *q, struct plug *p, json_t *device, int *nodes,
                    struct err *err);
 } types[] = { { "test:edu", "edu", NULL },
               { "test:nvme", "nvme", make_nvme },
@@ -495,22 +517,40 @@ static int find_type(const char *address, const struct type **ret, struct err *e
     while (t->address && !str_eq(address, t->address))
         t++;
     if (!t->address && (pci_address(address, form) < 0 || !str_eq(address, form)))
-        return err_set(err, ERR_INVALID, "\"%.64s\" is not a PCI device", address);
+        return err_because(err, REASON_DEVICE_ADDRESS, ERR_INVALID, "\"%.64s\" is not a PCI device",
+                           address);
     *ret = t;
     return 0;
+}
+
+/* Why QEMU was refused a device by the kernel. */
+static int explain_vfio(struct err *err)
+{
+    if (err->code == ERR_STATE)
+        return err_wrap_because(err, REASON_DEVICE_IN_USE,
+                                "another VM or program has a device of its IOMMU group");
+    if (err->code == ERR_EXHAUSTED)
+        return err_wrap_because(err, REASON_NO_MEMORY,
+                                "the VM's memory cannot be locked (free memory of the host, "
+                                "LimitMEMLOCK of containerd's unit)");
+    return -1;
 }
 
 static int make_pci(struct ctx *ctx, struct qemu *q, struct plug *p, const void *arg,
                     struct err *err)
 {
     const struct type *t = arg;
+    AUTO_FD int nodes = -1;
     char bus[16];
 
     snprintf(bus, sizeof(bus), "port%u", p->number);
     AUTO(json_decref) json_t *device = json_pack("{ss,ss}", "driver", t->driver, "bus", bus);
-    if (t->prepare && t->prepare(ctx, q, p, device, err) < 0)
+    if (t->prepare && t->prepare(ctx, q, p, device, &nodes, err) < 0)
         return -1;
-    return plug_make(ctx, q, p, PLUG_DEVICE, -1, TAKE_PTR(device), err);
+    int r = plug_make(ctx, q, p, PLUG_DEVICE, -1, TAKE_PTR(device), err);
+    if (nodes >= 0)
+        pci_hide(nodes, p->label); /* QEMU has opened them, or never will */
+    return r < 0 ? explain_vfio(err) : 0;
 }
 
 /* QEMU does not refuse a second device on a port: the books are ours. */
@@ -524,8 +564,8 @@ static int free_port(struct qemu *q, unsigned *ret, struct err *err)
     *ret = (unsigned)__builtin_ctz(~used);
     if (*ret < q->doc.pci_ports)
         return 0;
-    return err_set(err, ERR_EXHAUSTED, "all %u PCI ports of the VM are in use (device_slots)",
-                   q->doc.pci_ports);
+    return err_because(err, REASON_DEVICE_NO_SLOT, ERR_EXHAUSTED,
+                       "all %u PCI ports of the VM are in use (device_slots)", q->doc.pci_ports);
 }
 
 static int check_pci(struct qemu *q, const char *address, const char *id, struct err *err)
@@ -539,8 +579,9 @@ static int check_pci(struct qemu *q, const char *address, const char *id, struct
         if (p->kind != &pci_kind || !str_eq(p->label, address))
             continue;
         if (p->deserted)
-            return err_set(err, ERR_STATE,
-                           "the guest has not let go of %s; end its VM to have it again", address);
+            return err_because(err, REASON_DEVICE_FAILED, ERR_STATE,
+                               "the guest did not release %s; end its VM to use the device again",
+                               address);
         return err_set(err, ERR_EXISTS, "the VM has %s already", address);
     }
     return 0;

@@ -148,7 +148,7 @@ TEST_FIBER(disks_with_a_limit_are_in_one_group)
     }
 }
 
-TEST_FIBER(a_disk_of_boot_that_nobody_fills_is_no_trouble)
+TEST_FIBER(a_spare_disk_that_is_never_used_causes_no_error)
 {
     struct fixture f;
 
@@ -190,7 +190,7 @@ TEST_FIBER(a_step_whose_answer_is_lost_is_undone_all_the_same)
     }
 }
 
-TEST_FIBER(a_removal_that_fails_at_any_step_goes_on_where_it_stopped)
+TEST_FIBER(a_removal_that_fails_at_any_step_continues_there)
 {
     static const char *const steps[] = { "device_del", "blockdev-del" };
 

@@ -1,6 +1,6 @@
 /* qemu_exit.c - why QEMU stopped the VM or exited, from what the host knows. If lcow did not ask
  * for a stop, the VM has failed: its vCPUs do not run again, so everything that waits for the guest
- * would wait for ever. */
+ * would wait without limit. */
 #include "host/vmm/qemu/qemu_priv.h"
 #include "proto/qmp.h"
 
@@ -11,49 +11,6 @@
 #include <sys/wait.h>
 
 #define STATUS_NS (5 * NS_PER_S)
-
-/* --- the OOM killer --- */
-
-/* "12:memory:/path" (v1) or "0::/path" (v2) of /proc/PID/cgroup, and the file that counts. */
-static const struct {
-    const char *line, *root, *file;
-} hierarchies[] = { { ":memory:", "/sys/fs/cgroup/memory", "memory.oom_control" },
-                    { "0::", "/sys/fs/cgroup", "memory.events" } };
-
-static bool read_counter(const char *path, uint64_t *ret)
-{
-    AUTO_FREE char *text = file_text(4096, "%s", path);
-    const char *at = text ? strstr(text, "oom_kill ") : NULL;
-
-    if (at)
-        *ret = strtoull(at + strlen("oom_kill "), NULL, 10);
-    return at != NULL;
-}
-
-void oom_watch_begin(struct oom_watch *w, pid_t pid)
-{
-    AUTO_FREE char *text = file_text(64 * 1024, "/proc/%d/cgroup", pid);
-
-    for (size_t i = 0; text && i < ARRAY_LEN(hierarchies); i++) {
-        const char *at = strstr(text, hierarchies[i].line);
-
-        if (!at)
-            continue;
-        at += strlen(hierarchies[i].line);
-        int n = snprintf(w->path, sizeof(w->path), "%s%.*s/%s", hierarchies[i].root,
-                         (int)strcspn(at, "\n"), at, hierarchies[i].file);
-        if ((size_t)n >= sizeof(w->path) || !read_counter(w->path, &w->before))
-            w->path[0] = '\0';
-        return;
-    }
-}
-
-bool oom_watch_hit(const struct oom_watch *w)
-{
-    uint64_t now;
-
-    return w->path[0] && read_counter(w->path, &now) && now > w->before;
-}
 
 /* --- words --- */
 
@@ -120,27 +77,33 @@ const char *qemu_words_last(const struct ctx *ctx, struct qemu_words *w)
 /* An orderly exit, by the reason of the SHUTDOWN event. */
 static const struct {
     const char *reason;
-    bool panicked;
+    bool panicked, powered_off;
+    enum reason means;
     const char *why;
 } ends[] = {
-    { "guest-shutdown", false, "the guest powered off" },
-    { "guest-panic", true, "the guest kernel panicked" },
-    { "guest-reset", true, "the guest kernel rebooted, as it does after a panic; see its console" },
+    { "guest-shutdown", false, true, REASON_VM_ENDED, "the guest powered off" },
+    { "guest-panic", true, false, REASON_GUEST_PANIC, "the guest kernel panicked" },
+    { "guest-reset", false, false, REASON_GUEST_RESET,
+      "the guest reset its VM without a kernel panic: a reboot in the guest, or a triple fault" },
 };
 
 static void say_exited(struct qemu_proc *p, struct vmm_exit *e, const char *words)
 {
+    /* After a panic the kernel reboots (panic=-1), which QEMU reports as a reset. */
+    bool panicked = p->panicked || p->vm->console.panicked;
     const char *reason =
-        p->panicked && !str_eq(p->shutdown_why, "guest-shutdown") ? "guest-panic" : p->shutdown_why;
+        panicked && !str_eq(p->shutdown_why, "guest-shutdown") ? "guest-panic" : p->shutdown_why;
     int code = WEXITSTATUS(e->status);
 
     for (size_t i = 0; code == 0 && i < ARRAY_LEN(ends); i++)
         if (str_eq(reason, ends[i].reason)) {
             e->panicked = ends[i].panicked;
-            e->powered_off = !e->panicked;
+            e->powered_off = ends[i].powered_off;
+            e->reason = ends[i].means;
             WHY(e, "%s", ends[i].why);
             return;
         }
+    e->reason = REASON_QEMU_FAILED;
     if (*words)
         WHY(e, "qemu exited with status %d: %s", code, words);
     else
@@ -151,20 +114,27 @@ static void say_killed(struct qemu_proc *p, struct vmm_exit *e, const char *word
 {
     int sig = WTERMSIG(e->status);
     const char *name = sigabbrev_np(sig);
+    AUTO_FREE char *oom = NULL;
 
-    e->oom = sig == SIGKILL && oom_watch_hit(&p->oom);
-    WHY(e, "qemu was killed by signal %d (SIG%s)%s%s%s", sig, name ? name : "?",
-        e->oom ? " by the host's OOM killer: a memory limit of the pod must also hold the VM's "
-                 "overhead (of its RuntimeClass; see lcow overhead)"
-        : sig == SIGSYS ? " by its sandbox"
-                        : "",
-        *words ? ": " : "", words);
+    e->oom = sig == SIGKILL && oom_watch_hit(&p->oom, &oom);
+    e->reason = e->oom ? REASON_HOST_OOM : sig == SIGSYS ? REASON_QEMU_SECCOMP : REASON_QEMU_KILLED;
+    if (e->oom)
+        WHY(e,
+            "qemu was killed by signal 9 (SIGKILL) by the host's OOM killer: %s%sa memory limit of "
+            "the pod must also hold the VM's overhead (of its RuntimeClass; see lcow overhead)",
+            oom, *oom ? "; " : "");
+    else
+        WHY(e, "qemu was killed by signal %d (SIG%s)%s%s%s", sig, name ? name : "?",
+            sig == SIGSYS ? " by its sandbox" : "", *words ? ": " : "", words);
 }
 
-/* Killed by us after a stop that nobody asked for. */
+/* Killed by us after a stop that lcow did not request. */
 static void say_stopped(struct qemu_proc *p, struct vmm_exit *e, const char *words)
 {
     e->panicked = str_eq(p->stopped, "guest-panicked");
+    e->reason = e->panicked             ? REASON_GUEST_PANIC
+                : p->words.kvm_error[0] ? REASON_KVM_FAILED
+                                        : REASON_VM_STOPPED;
     if (e->panicked)
         WHY(e, "the guest kernel panicked");
     else
@@ -187,9 +157,11 @@ void qemu_exit_fill(struct qemu_proc *p, int status)
         say_stopped(p, e, words);
     } else if (p->given_up[0]) {
         WHY(e, "%s", p->given_up);
+        e->reason = p->given_up_reason;
     } else if (q->dying || q->quitting) {
         e->requested = true;
         e->why[0] = '\0';
+        e->reason = REASON_NONE;
     }
 }
 

@@ -75,8 +75,9 @@ static int look(struct ctx *ctx, struct follower *f, struct err *err)
     follow_look(&f->mounts, &l.table);
     look_drop(&l);
     if (f->mounts.too_many > 0 && f->too_many == 0)
-        log_warn(ctx, "too many mounts below a shared directory: the container does not see all",
-                 F_STR("host-path", f->mounts.source), F_U("max", FOLLOW_MAX),
+        log_warn(ctx,
+                 "too many mounts below a shared directory; the container does not see all of them",
+                 F_STR(LK_HOST_PATH, f->mounts.source), F_U("max", FOLLOW_MAX),
                  F_U("missing", f->mounts.too_many));
     f->too_many = f->mounts.too_many;
     return 0;
@@ -98,7 +99,7 @@ static int change(struct ctx *ctx, struct follower *f, struct follow_mount *m, s
     if (r == 0) {
         m->shown = m->there;
         log_info(ctx, m->there ? "mounted on the host" : "unmounted on the host",
-                 F_STR("host-path", m->point), F_STR("share", f->name));
+                 F_STR(LK_HOST_PATH, m->point), F_STR("share", f->name));
         return 0;
     }
     if (ctx_check(ctx, err) < 0)
@@ -109,8 +110,8 @@ static int change(struct ctx *ctx, struct follower *f, struct follow_mount *m, s
         return 0;
     m->left_out = true;
     f->stuck += why.code == ERR_DEADLINE;
-    log_warn(ctx, "a mount below a shared directory does not come or go in the container",
-             F_STR("host-path", m->point), F_STR("share", f->name), F_ERR(&why));
+    log_warn(ctx, "cannot update a mount below a shared directory in the container",
+             F_STR(LK_HOST_PATH, m->point), F_STR("share", f->name), F_ERR(&why));
     return 0;
 }
 
@@ -137,7 +138,9 @@ static void follow_main(void *arg)
 
     while (loop_changes_wait(&f->ctx, f->changes, "mounts of the host", &err) == 0) {
         if (update(&f->ctx, f, &err) < 0 && !f->cancel.fired && err.code != ERR_UNAVAILABLE)
-            log_warn(&f->ctx, "mounts of the host are not followed until the next one",
+            log_warn(&f->ctx,
+                     "cannot read the host's mounts; the container follows them again at the next "
+                     "change",
                      F_STR("share", f->name), F_ERR(&err));
         err_clear(&err);
     }

@@ -81,7 +81,7 @@ TEST_FIBER(a_step_whose_answer_is_lost_is_undone_all_the_same)
     }
 }
 
-TEST_FIBER(a_removal_that_fails_at_any_step_goes_on_where_it_stopped)
+TEST_FIBER(a_removal_that_fails_at_any_step_continues_there)
 {
     static const char *const back[] = { "device_del", "netdev_del" };
 
@@ -111,7 +111,7 @@ static int add_when_free(struct fixture *f, const char *id, struct err *err)
     return 0;
 }
 
-TEST_FIBER(a_guest_that_does_not_let_go_is_cut_off)
+TEST_FIBER(a_nic_that_the_guest_does_not_release_is_cut_off)
 {
     struct fixture f;
     struct err err = ERR_INIT;
@@ -119,7 +119,7 @@ TEST_FIBER(a_guest_that_does_not_let_go_is_cut_off)
     start(ctx, &f, "deaf.device_del");
     ASSERT_OK(add(&f, "a", AMPLE, &err), err);
     ASSERT_OK(take(&f, "a", AMPLE, &err), err);
-    /* It lets go behind that; the next call takes the rest, and the name is free again. */
+    /* The guest releases it later; the next call removes the rest, and the name is free again. */
     ASSERT_OK(take(&f, "a", AMPLE, &err), err);
     ASSERT_OK(add_when_free(&f, "a", &err), err);
     ASSERT_OK(add(&f, "b", AMPLE, &err), err);
@@ -132,7 +132,7 @@ TEST_FIBER(a_guest_that_does_not_let_go_is_cut_off)
     fd_close(f.tap);
 }
 
-TEST_FIBER(names_and_sizes_that_are_none_are_refused)
+TEST_FIBER(invalid_names_and_sizes_are_refused)
 {
     struct fixture f;
     struct err err = ERR_INIT;

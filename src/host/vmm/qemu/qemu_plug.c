@@ -3,19 +3,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How a part is made, removed and named, and how QEMU answers if it is not there. */
+/* How a part is made, removed and named. */
 static const struct {
     const char *make, *remove, *key;
-    enum err_code absent;
-    const char *absent_words;
 } parts[] = {
-    [PLUG_FD] = { "getfd", "closefd", "fdname", ERR_UNKNOWN, "not found" },
-    /* QEMU refuses this only if there is no such set. */
-    [PLUG_FDSET] = { "add-fd", "remove-fd", "fdset-id", ERR_UNKNOWN, "" },
-    [PLUG_FILE] = { "blockdev-add", "blockdev-del", "node-name", ERR_UNKNOWN, "find node" },
-    [PLUG_NODE] = { "blockdev-add", "blockdev-del", "node-name", ERR_UNKNOWN, "find node" },
-    [PLUG_NETDEV] = { "netdev_add", "netdev_del", "id", ERR_NOT_FOUND, "" },
-    [PLUG_DEVICE] = { "device_add", "device_del", "id", ERR_NOT_FOUND, "" },
+    [PLUG_FD] = { "getfd", "closefd", "fdname" },
+    [PLUG_FDSET] = { "add-fd", "remove-fd", "fdset-id" },
+    [PLUG_FILE] = { "blockdev-add", "blockdev-del", "node-name" },
+    [PLUG_NODE] = { "blockdev-add", "blockdev-del", "node-name" },
+    [PLUG_NETDEV] = { "netdev_add", "netdev_del", "id" },
+    [PLUG_DEVICE] = { "device_add", "device_del", "id" },
 };
 _Static_assert(ARRAY_LEN(parts) == PLUG_PART_COUNT, "a row for each part");
 
@@ -55,10 +52,10 @@ static int ask_remove(struct ctx *ctx, struct qemu *q, struct plug *p, enum plug
 {
     if (qmp_client_call(ctx, q->proc->qmp, parts[part].remove, name_of(p, part), NULL, err) == 0)
         return part == PLUG_DEVICE;
-    if (err->code == parts[part].absent && strstr(err->msg, parts[part].absent_words))
+    if (err->code == ERR_NOT_FOUND)
         return 0;
     /* Asked before, and still under way there. */
-    return part == PLUG_DEVICE && err->code == ERR_UNKNOWN && strstr(err->msg, "unplug") ? 1 : -1;
+    return part == PLUG_DEVICE && err->code == ERR_STATE ? 1 : -1;
 }
 
 /* 1: the guest keeps it. */
@@ -137,8 +134,10 @@ static void undo(struct qemu *q, struct plug *p)
     struct err err = ERR_INIT;
 
     if (take_back(&limited, q, p, &err) < 0)
-        log_warn(&q->life, "a device that was not added is not taken back yet; its next use does",
-                 F_STR("kind", p->kind->what), F_STR("device", p->label), F_ERR(&err));
+        log_warn(
+            &q->life,
+            "rolling back a device that was not added is incomplete; the next use continues it",
+            F_STR("kind", p->kind->what), F_STR("device", p->label), F_ERR(&err));
 }
 
 void plug_sweep(struct ctx *ctx, struct qemu *q)
@@ -152,8 +151,8 @@ void plug_sweep(struct ctx *ctx, struct qemu *q)
         p->parts &= ~(1u << PLUG_DEVICE);
         if (take_back(ctx, q, p, &err) < 0) {
             p->deserted = true;
-            log_warn(&q->life, "a device is not taken back yet", F_STR("kind", p->kind->what),
-                     F_STR("device", p->label), F_ERR(&err));
+            log_warn(&q->life, "removing a device is incomplete; retrying at its next use",
+                     F_STR("kind", p->kind->what), F_STR("device", p->label), F_ERR(&err));
         }
         return; /* the list may have changed while we waited */
     }
@@ -221,7 +220,7 @@ int plug_remove(struct ctx *ctx, struct qemu *q, const struct plug_kind *kind, c
         return 0;
     AUTO_FREE char *label = str_dup(p->label);
     if (p->inside)
-        return err_set(err, ERR_STATE, "%s %s: another call works on it", kind->what, label);
+        return err_set(err, ERR_STATE, "%s %s: another request is changing it", kind->what, label);
     if (take_back(ctx, q, p, err) < 0)
         return err_wrap(err, "remove %s %s", kind->what, label);
     return 0;

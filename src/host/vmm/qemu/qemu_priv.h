@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/str.h"
+#include "host/jail/cgroup_oom.h"
 #include "host/jail/slots.h"
 #include "host/template/template.h"
 #include "host/vmm/qemu/accel.h"
@@ -37,14 +38,6 @@ struct stream;
  * was stolen from it counts too; so this is a hundred times what a kernel needs. */
 #define QEMU_PROOF_CPU_NS (UINT64_C(30) * 1000 * 1000 * 1000)
 #define QEMU_DRAIN_NS (UINT64_C(200) * 1000 * 1000) /* after its end, for its last words */
-
-/* Counts kills in the memory cgroup of a process. */
-struct oom_watch {
-    char path[256]; /* "" : not known here */
-    uint64_t before;
-};
-void oom_watch_begin(struct oom_watch *w, pid_t pid);
-bool oom_watch_hit(const struct oom_watch *w);
 
 /* What QEMU writes to its stderr: the last lines that may tell why it ended. Warnings do not, nor
  * do the registers that it prints after KVM has failed. */
@@ -73,10 +66,11 @@ struct qemu_proc {
     bool panicked;
     bool looking;            /* why it stopped */
     unsigned stops, resumed; /* how often */
-    char stopped[24];   /* QEMU's status after a stop that nobody asked for; "" if there was none */
+    char stopped[24];   /* QEMU's status after a stop that lcow did not request; "": no such stop */
     char migration[24]; /* of the last MIGRATION event; "" before the first */
     struct log_rate io_errors;
     char given_up[256]; /* why we killed it ourselves; "" if we did not */
+    enum reason given_up_reason;
     struct latch gone;
     struct vmm_exit exit; /* valid when gone */
 };
@@ -115,7 +109,7 @@ struct qemu {
     struct gate controllers;
     unsigned n_controllers; /* of SCSI, that the process has */
     bool has_spare;         /* the disk of boot is there, and empty */
-    bool has_iommu;         /* QEMU has the object that vfio devices share */
+    bool has_iommu;         /* QEMU has the object that vfio devices share: iommufd */
     bool has_throttle;      /* … and that of disks with a limit */
 
     /* From create on. */
@@ -135,8 +129,7 @@ struct qemu {
     struct vm_doc tpl_doc; /* of template and clones; strings are doc's or constant */
     char tpl_key[TEMPLATE_KEY_SIZE];
     bool want_template;
-    uint64_t
-        restored_at; /* loop_now(): when a clone was told to restore its template; 0: not yet */
+    uint64_t restored_at; /* loop_now() when the restore of a clone was requested; 0: not yet */
     char cold_why[160];
 
     /* From start on. */
@@ -169,7 +162,7 @@ void qemu_raise_stage(struct qemu *q, enum vm_stage stage);
 
 /* qemu_create.c */
 int qemu_create(struct ctx *ctx, struct vmm *v, const struct vm_doc *doc, struct err *err);
-/* Takes back what create made; repeatable. Nothing of QEMU may be left. */
+/* Rolls back create; repeatable. No process of QEMU may run any more. */
 int qemu_uncreate(struct ctx *ctx, struct qemu *q, struct err *err);
 /* What it had opened. Repeatable. */
 void qemu_forget_doc(struct qemu *q);
@@ -196,8 +189,8 @@ void qemu_proc_ended(struct qemu *q, struct qemu_proc *p);
 void qemu_cap_doc(struct vm_doc *doc);
 void qemu_template_look(struct qemu *q);
 int qemu_draft_open(struct qemu *q, struct err *err); /* the document's */
-/* A clone's QEMU has ended, or was ended because it stopped by itself. If that is perhaps its
- * template's fault, the template is told. */
+/* A clone's QEMU has ended, or was killed because it stopped by itself. If the template may be the
+ * cause, that is recorded with the template. */
 void qemu_clone_ended(struct qemu *q, struct qemu_proc *p);
 void qemu_judge(struct vmm *v, const char *why);
 int qemu_clone_restore(struct ctx *ctx, struct qemu *q, struct err *err);
@@ -218,7 +211,7 @@ int qemu_resize(struct ctx *ctx, struct qemu *q, struct err *err);
 /* qemu_exit.c - fills p->exit from what is known. */
 void qemu_exit_fill(struct qemu_proc *p, int status);
 
-/* STOP or SUSPEND came: looks why, and kills QEMU if nobody asked for it. Never waits. */
+/* STOP or SUSPEND came: finds out why, and kills QEMU if lcow did not request it. Never waits. */
 void qemu_stopped(struct qemu_proc *p);
 
 /* From the text of /proc/PID/stat, or a thread's: the CPU time, and the process's memory in pages.
@@ -235,6 +228,9 @@ int qemu_scsi_resize(struct ctx *ctx, struct vmm *v, struct scsi_slot slot, uint
 int qemu_share_add(struct ctx *ctx, struct vmm *v, const char *name, int tree_fd, bool read_only,
                    struct err *err);
 int qemu_share_remove(struct ctx *ctx, struct vmm *v, const char *name, struct err *err);
+/* A directory of the jail that QEMU can only read, writable by this descriptor. Caller closes.
+ * Waits. */
+int qemu_jail_dir(struct qemu *q, const char *path, int *ret_fd, struct err *err);
 /* qemu_share.c, for qemu_follow.c: the mount of the host with this id, which is at point, also
  * shows below a share, restricted as that is. ERR_NOT_FOUND: nothing leads there now. Both wait. */
 int qemu_share_show(struct ctx *ctx, struct qemu *q, const char *name, const char *below,

@@ -68,15 +68,19 @@ static const char *text_of(const struct qmp_message *m, const char *key)
     return text ? text : "";
 }
 
-/* The guest saw it too, and goes on (werror=report). How often it writes to a full disk is its own
- * decision. "disk-0-7" is controller 0, LUN 7. ("nospace" is true only for a VM that is stopped by
- * it.) */
+/* The guest gets the error too and continues (werror=report). The guest decides how often it writes
+ * to a full disk. "disk-0-7" is controller 0, LUN 7. ("nospace" is true only for a VM that is
+ * stopped by it.) */
 static void on_io_error(struct qemu_proc *p, const struct qmp_message *m)
 {
+    const char *why = text_of(m, "reason"); /* as strerror() has it */
+    enum reason reason =
+        str_eq(why, strerrordesc_np(ENOSPC)) ? REASON_DISK_FULL : REASON_DISK_IO_ERROR;
+
     if (log_rate_ok(&p->io_errors, loop_now(p->vm->loop)))
         log_warn(&p->ctx, "disk I/O error on the host", F_STR("disk", text_of(m, "node-name")),
-                 F_STR("during", text_of(m, "operation")), F_STR("reason", text_of(m, "reason")),
-                 F_U("lost", p->io_errors.lost));
+                 F_STR("during", text_of(m, "operation")), F_STR("why", why),
+                 F_U("lost", p->io_errors.lost), F_REASON(reason));
 }
 
 static void on_event(void *arg, const struct qmp_message *m)
@@ -123,7 +127,7 @@ static void watch(void *arg)
     struct ctx drain = ctx_with_timeout(&life, QEMU_DRAIN_NS);
     if (fibers_wait(&drain, &p->readers, "qemu's last words", &err) < 0 ||
         qmp_client_join(&drain, p->qmp, &err) < 0)
-        log_warn(&life, "qemu is gone but its channels are not", F_ERR(&err));
+        log_warn(&life, "QEMU exited but its channels are still open", F_ERR(&err));
     cancel_fire(&p->cancel, ERR_UNAVAILABLE, "qemu is gone");
     qmp_client_close(p->qmp, "qemu is gone");
     qemu_exit_fill(p, status);
@@ -146,6 +150,7 @@ int qemu_proc_drop(struct ctx *ctx, struct qemu_proc *p, struct err *err)
     stream_free(p->console);
     stream_free(p->errors);
     child_free(p->child);
+    oom_watch_release(&p->oom);
     cancel_release(&p->cancel);
     free(p);
     return 0;
@@ -222,6 +227,7 @@ static int make_jail(struct qemu *q, struct jail **ret, struct err *err)
                                       .caps = JAIL_CAPS_SHARES,
                                       .dirs = dirs,
                                       .devices = devices,
+                                      .device_dir = q->doc.pci_ports ? QEMU_JAIL_VFIO : NULL,
                                       .fd_links = true,
                                       .files = files,
                                       .n_files = q->form == QEMU_CLONE ? 4 : 2,
@@ -254,7 +260,7 @@ static int spawn(struct ctx *ctx, struct qemu *q, const struct wiring *w, struct
     const struct child_fd fds[] = { { w->errors[1], 2 },
                                     { w->qmp[1], QEMU_FD_QMP },
                                     { w->console[1], QEMU_FD_CONSOLE },
-                                    { qlink_tap(q->link), QEMU_FD_LINK },
+                                    { qlink_device(q->link), QEMU_FD_LINK },
                                     { w->kernel, QEMU_FD_KERNEL },
                                     { w->initrd, QEMU_FD_INITRD },
                                     { w->ram, QEMU_FD_RAM },
@@ -316,8 +322,12 @@ int qemu_proc_spawn(struct ctx *ctx, struct qemu *q, struct qemu_proc **ret, str
 
     memset(&w, -1, sizeof(w));
     SPAN(step, ctx, q->vmm.timeline, TRACK_HOST, "spawn (jail)", err);
+    if (qlink_arm(step.ctx, q->link, err) < 0)
+        return -1;
+    q->boot.cid = qlink_cid(q->link);
+    q->boot.vsock_port = qlink_port(q->link);
     if (wire(q, &w, err) < 0 || spawn(step.ctx, q, &w, &child, err) < 0)
-        return err_wrap(err, "start %s", q->program);
+        return err_wrap_because(err, REASON_QEMU_UNUSABLE, "start %s", q->program);
     *ret = proc_new(q, child, &w);
     q->has_spare = qemu_base_doc(q)->scsi_controllers > 0 && q->doc.disk_mib > 0;
     return 0;

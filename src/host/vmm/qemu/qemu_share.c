@@ -1,8 +1,9 @@
 /* qemu_share.c - shares: a detached mount is moved into QEMU's mount namespace, below the
- * directory that its 9p device shows (design.md §2). A thread of its own enters that namespace;
- * what it does there touches only the jail's tmpfs and the mount table, so it cannot hang on
- * somebody's file system. The jail's root is mounted read-only and QEMU can write nowhere in it;
- * the directory to mount on is made through a detached, writable clone that nobody else sees. */
+ * directory that its 9p device shows (docs/design.md §2). A thread of its own enters that
+ * namespace; what it does there touches only the jail's tmpfs and the mount table, so it cannot
+ * hang on somebody's file system. The jail's root is mounted read-only and QEMU can write nowhere
+ * in it; the directory to mount on is made through a detached, writable clone that nobody else
+ * sees. */
 #include "base/child.h"
 #include "base/offload.h"
 #include "host/jail/mountinfo.h"
@@ -20,8 +21,8 @@
 
 #define NAME_MAX_BYTES 64
 #define JOB_NS (10 * NS_PER_S)
-/* The guest lets go of files a moment after it has unmounted (9p clunks come late), and nothing
- * tells when QEMU has closed the last one. */
+/* The guest releases files shortly after it has unmounted (9p clunks come late), and QEMU does not
+ * report when it has closed the last one. */
 #define BUSY_TRIES 10
 #define BUSY_NS (20 * NS_PER_MS)
 
@@ -35,6 +36,7 @@ struct job {
     bool read_only;
     bool force;      /* detach what is busy */
     bool was_busy;   /* out: the guest still used it */
+    int dir;         /* out: for qemu_jail_dir; -1 if there is none */
     int pidfd, proc; /* proc: our /proc, there is none in the jail */
 };
 
@@ -43,6 +45,7 @@ static void job_close(void *job)
     struct job *j = job;
 
     fd_close(j->pidfd);
+    fd_close(j->dir);
     fd_close_later(j->tree);
     fd_close(j->proc);
 }
@@ -58,15 +61,15 @@ static int enter(const struct job *j, struct err *err)
     return 0;
 }
 
-/* The shares' directory, writable for us alone. */
-static int open_writable(struct err *err)
+/* A directory of the jail, writable for us alone. */
+static int open_writable(const char *path, struct err *err)
 {
     struct mount_attr attr = { .attr_clr = MOUNT_ATTR_RDONLY };
-    AUTO_FD int fd = open_tree(AT_FDCWD, QEMU_JAIL_SHARES,
-                               OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW);
+    AUTO_FD int fd =
+        open_tree(AT_FDCWD, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW);
 
     if (fd < 0 || mount_setattr(fd, "", AT_EMPTY_PATH, &attr, sizeof(attr)) < 0)
-        return err_sys(err, errno, "open " QEMU_JAIL_SHARES " of the jail");
+        return err_sys(err, errno, "open %s of the jail", path);
     return TAKE_FD(fd);
 }
 
@@ -91,7 +94,7 @@ static int add_in_jail(void *arg, struct err *err)
     /* In there the kernel refuses to change a mount of the host, should it be one by mistake. */
     if (enter(j, err) < 0 || restrict_tree(j, err) < 0)
         return -1;
-    AUTO_FD int writable = open_writable(err);
+    AUTO_FD int writable = open_writable(QEMU_JAIL_SHARES, err);
     if (writable < 0)
         return -1;
     if (mkdirat(writable, j->name, 0555) < 0)
@@ -134,12 +137,20 @@ static int remove_in_jail(void *arg, struct err *err)
     for (size_t i = all.n; i > 0; i--) /* the last that was made comes first */
         if (unmount(j, all.v[i - 1].point, err) < 0)
             return -1;
-    AUTO_FD int writable = open_writable(err);
+    AUTO_FD int writable = open_writable(QEMU_JAIL_SHARES, err);
     if (writable < 0)
         return -1;
     if (unlinkat(writable, j->name, AT_REMOVEDIR) < 0 && errno != ENOENT)
         return err_sys(err, errno, "remove the directory of share %s", j->name);
     return 0;
+}
+
+static int dir_in_jail(void *arg, struct err *err)
+{
+    struct job *j = arg;
+
+    j->dir = enter(j, err) < 0 ? -1 : open_writable(j->name, err);
+    return j->dir < 0 ? -1 : 0;
 }
 
 /* --- in the thread, for what is mounted below a share later --- */
@@ -176,7 +187,8 @@ static int show_in_jail(void *arg, struct err *err)
     if (open_mount(j, err) < 0 || enter(j, err) < 0 || restrict_tree(j, err) < 0)
         return -1;
     if (clock_mono() >= j->until)
-        return err_set(err, ERR_DEADLINE, "%s: its file system answered too late", j->point);
+        return err_because(err, REASON_FILESYSTEM_DEAD, ERR_DEADLINE,
+                           "%s: its file system answered too late", j->point);
     /* No link leads out: those of a share are not followed, and this namespace is the jail's. */
     if (move_mount(j->tree, "", AT_FDCWD, path, MOVE_MOUNT_F_EMPTY_PATH) < 0)
         return err_sys(err, errno, "mount on %s in qemu's namespace", path);
@@ -206,6 +218,7 @@ static int run(struct qemu *q, const struct ctx *ctx, struct job *what,
     int r;
 
     j.was_busy = false;
+    j.dir = -1;
     j.until = limited.deadline;
     j.pidfd = fcntl(child_pidfd(q->proc->child), F_DUPFD_CLOEXEC, 3);
     j.proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -220,9 +233,17 @@ static int run(struct qemu *q, const struct ctx *ctx, struct job *what,
     cancel_init(&op.cancel, NULL);
     list_append(&q->ops, &op.node); /* release waits for us; terminate does not stop us */
     r = OFFLOAD(&limited, fn, &j, 5, job_close, "qemu: mount namespace", err);
+    if (r < 0 && err->sys == ESRCH) {
+        /* A killed process loses its namespaces before it can be reaped. The callers ask
+         * qemu_is_gone() next, so its end must be known by then. */
+        struct err late = ERR_INIT;
+        (void)latch_wait(&limited, &q->proc->gone, "the end of QEMU", &late);
+    }
     what->was_busy = j.was_busy;
-    if (r == 0)
+    if (r == 0) {
+        what->dir = TAKE_FD(j.dir);
         job_close(&j);
+    }
     return r;
 }
 
@@ -239,8 +260,18 @@ int qemu_share_add(struct ctx *ctx, struct vmm *v, const char *name, int tree_fd
             add_in_jail, err) == 0)
         return 0;
     if (qemu_is_gone(q)) /* its namespace went first */
-        return err_set(err, ERR_UNAVAILABLE, "share %s: the VM is gone", name);
-    return err_wrap(err, "share %s", name);
+        return err_because(err, REASON_VM_ENDED, ERR_UNAVAILABLE, "share %s: the VM is gone", name);
+    return err_wrap_because(err, REASON_SHARE_FAILED, "share %s", name);
+}
+
+int qemu_jail_dir(struct qemu *q, const char *path, int *ret_fd, struct err *err)
+{
+    struct job j = { .name = path, .tree = -1 };
+
+    if (run(q, &q->root, &j, dir_in_jail, err) < 0)
+        return -1;
+    *ret_fd = j.dir;
+    return 0;
 }
 
 static int remove_share(struct ctx *ctx, struct qemu *q, const char *name, struct err *err)
@@ -255,7 +286,7 @@ static int remove_share(struct ctx *ctx, struct qemu *q, const char *name, struc
             return -1;
     }
     if (j.was_busy)
-        log_warn(ctx, "the guest still uses a share that was taken away; it keeps what it has open",
+        log_warn(ctx, "the guest still used a share when it was removed; open files stay open",
                  F_STR("share", name));
     return 0;
 }
@@ -270,7 +301,7 @@ int qemu_share_remove(struct ctx *ctx, struct vmm *v, const char *name, struct e
         (qemu_follow_end(ctx, q, name, err) == 0 && remove_share(ctx, q, name, err) == 0) ||
         qemu_is_gone(q))
         return 0;
-    return err_wrap(err, "remove share %s", name);
+    return err_wrap_because(err, REASON_SHARE_FAILED, "remove share %s", name);
 }
 
 int qemu_share_show(struct ctx *ctx, struct qemu *q, const char *name, const char *below,

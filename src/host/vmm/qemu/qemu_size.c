@@ -36,7 +36,7 @@ int qemu_stats(struct ctx *ctx, struct vmm *v, struct vmm_stats *ret, struct err
 
     (void)ctx;
     if (!q->proc || child_done(q->proc->child, NULL))
-        return err_set(err, ERR_STATE, "the VM does not run");
+        return err_because(err, REASON_VM_ENDED, ERR_STATE, "the VM does not run");
     AUTO_FREE char *stat = file_text(4096, "/proc/%d/stat", child_pid(q->proc->child));
     if (!stat || qemu_read_stat(stat, &ret->cpu_ns, &pages) < 0)
         return err_set(err, ERR_INTERNAL, "/proc/%d/stat cannot be read",
@@ -65,8 +65,9 @@ static int request_memory(struct ctx *ctx, struct qemu *q, uint32_t mib, uint64_
     if (q->form == QEMU_CLONE && mib < d->memory_mib)
         mib = d->memory_mib;
     if (mib < d->memory_mib || mib > most)
-        return err_set(err, ERR_RANGE, "memory of %u MiB: this VM can have %u to %u", mib,
-                       d->memory_mib, most);
+        return err_because(err, REASON_VM_MEMORY_LIMIT, ERR_RANGE,
+                           "invalid memory size %u MiB: this VM can have %u–%u MiB", mib,
+                           d->memory_mib, most);
     *ret_bytes = qemu_grow_bytes(q, mib);
     if (most == d->memory_mib)
         return 0;
@@ -165,7 +166,7 @@ void qemu_cpu_deleted(struct qemu *q, const char *device)
         }
 }
 
-/* A request: the guest lets go of it when it has moved its work. */
+/* A request: the guest releases the vCPU when it has moved its work to others. */
 static int remove_cpu(struct ctx *ctx, struct qemu *q, struct err *err)
 {
     struct ctx limited = ctx_with_timeout(ctx, CPU_NS);
@@ -178,11 +179,11 @@ static int remove_cpu(struct ctx *ctx, struct qemu *q, struct err *err)
         if (err->code != ERR_NOT_FOUND)
             return -1;
         err_clear(err);
-        q->cpu_ids &= ~bit; /* the guest let go of it when we had given up */
+        q->cpu_ids &= ~bit; /* the guest released it after our deadline */
         return 0;
     }
     while (q->cpu_ids & bit && !qemu_is_gone(q))
-        if (waitq_wait(&limited, &q->stage_q, "the guest to let go of a vCPU", err) < 0)
+        if (waitq_wait(&limited, &q->stage_q, "the guest to release a vCPU", err) < 0)
             return err_wrap(err, "the guest keeps %u vCPUs", count_cpus(q));
     return 0;
 }
@@ -192,8 +193,9 @@ static int change_cpus(struct ctx *ctx, struct qemu *q, uint32_t cpus, struct er
     const struct vm_doc *d = qemu_base_doc(q);
 
     if (cpus < d->cpus || cpus > d->max_cpus)
-        return err_set(err, ERR_RANGE, "%u vCPUs: this VM can have %u to %u", cpus, d->cpus,
-                       d->max_cpus);
+        return err_because(err, REASON_VM_MEMORY_LIMIT, ERR_RANGE,
+                           "invalid number of vCPUs %u: this VM can have %u–%u", cpus, d->cpus,
+                           d->max_cpus);
     while (count_cpus(q) < cpus)
         if (add_cpu(ctx, q, err) < 0)
             return -1;
@@ -204,8 +206,8 @@ static int change_cpus(struct ctx *ctx, struct qemu *q, uint32_t cpus, struct er
 }
 
 /* QEMU 10 dies of two things under emulation (see tcg_threads): a vCPU more, if each has a thread
- * and the code cache is full; and a vCPU less, if one thread has them all. What a clone gets at its
- * start is no danger: its cache is empty. 1: it keeps what it has. */
+ * and the code cache is full; and a vCPU less, if one thread has them all. vCPUs that a clone gets
+ * at its start are safe: its cache is empty. 1: it keeps what it has. */
 static int check_emulated(struct qemu *q, uint32_t cpus, struct err *err)
 {
     bool one_thread = q->doc.cpus == 1;

@@ -34,7 +34,7 @@
 #define CPUS_MIN 4
 #define CPUS_MAX 16
 
-/* What an emulated guest is told. A clone was told when its template booted. */
+/* The frequency of the TSC that an emulated guest gets. A clone has that of its template's boot. */
 static uint32_t frequency(const struct qemu *q)
 {
     if (!q->accel.emulated)
@@ -47,6 +47,7 @@ struct qemu_host qemu_host_of(const struct qemu *q)
     return (struct qemu_host){ .emulated = q->accel.emulated,
                                .tsc_khz = frequency(q),
                                .form = q->form,
+                               .cid = q->link ? qlink_cid(q->link) : 0,
                                .vcpus = q->doc.cpus,
                                .code_cache_mib = q->doc.code_cache_mib };
 }
@@ -122,6 +123,7 @@ char *qemu_template_identity(struct qemu *q)
     doc.id = "template";
     doc.uuid = NULL;
     host.form = QEMU_TEMPLATE;
+    host.cid = 0;                    /* each clone has its own */
     host.tsc_khz = host.tsc_khz > 0; /* whether it is known decides how the kernel keeps time */
     qemu_cmdline(&doc, q->program, &host, &args);
     if (cpuinfo)
@@ -175,8 +177,8 @@ static void say_missing(struct qemu *q, const char *identity)
         return;
     }
     stay_cold(q, "there is no template yet: %.32s is of %.80s", key, why);
-    log_warn(&q->life, "template outdated, another will be built", F_STR("template", key),
-             F_STR("reason", why));
+    log_warn(&q->life, "template outdated; building another", F_STR("template", key),
+             F_STR("why", why));
 }
 
 /* Guests that were calibrated for another frequency have a wrong clock here. */
@@ -186,8 +188,9 @@ static int check_frequency(const struct qemu *q, struct err *err)
 
     if (tsc_same(theirs, ours))
         return 0;
-    return err_set(err, ERR_STATE, "template %s is for a TSC of %u kHz, this host's has %u kHz",
-                   q->tpl_key, theirs, ours);
+    return err_because(err, REASON_TEMPLATE_UNUSABLE, ERR_STATE,
+                       "template %s is for a TSC of %u kHz, this host's has %u kHz", q->tpl_key,
+                       theirs, ours);
 }
 
 /* Who has just failed to build it will fail again: then nobody asks for it, for a while. */
@@ -237,7 +240,7 @@ void qemu_template_look(struct qemu *q)
         return;
     }
     stay_cold(q, "%.159s", err.msg);
-    log_warn(&q->life, "template ignored, it will be built again", F_ERR(&err));
+    log_warn(&q->life, "template ignored; it will be rebuilt", F_ERR(&err));
 }
 
 bool qemu_has_templates(const struct qemu *q)
@@ -251,7 +254,7 @@ bool qemu_has_templates(const struct qemu *q)
 static int wait_change(struct ctx *ctx, struct qemu *q, const char *why, struct err *err)
 {
     if (q->proc->gone.set)
-        return err_set(err, ERR_UNAVAILABLE, "%s", q->proc->exit.why);
+        return err_because(err, q->proc->exit.reason, ERR_UNAVAILABLE, "%s", q->proc->exit.why);
     return waitq_wait(ctx, &q->stage_q, why, err);
 }
 
@@ -295,7 +298,7 @@ static void await_memory(struct ctx *ctx, struct qemu *q)
 
     while (q->grown_bytes < want && !q->proc->gone.set)
         if (waitq_wait(step.ctx, &q->stage_q, "the clone's memory", &err) < 0) {
-            log_warn(&q->life, "the clone did not take all of its memory, going on",
+            log_warn(&q->life, "the clone did not plug all of its memory; continuing",
                      F_U("have-mib", q->grown_bytes >> 20), F_U("want-mib", want >> 20));
             break;
         }
@@ -311,10 +314,11 @@ static int check_maker(struct qemu *q, struct err *err)
         return 0;
     q->want_template = true;
     if (template_remove(q->doc.template_dir, q->tpl_key, &ignored) == 0)
-        log_warn(&q->life, "template of another QEMU removed, it will be built again",
+        log_warn(&q->life, "template of another QEMU removed; it will be rebuilt",
                  F_STR("theirs", q->tpl.info.vmm_version), F_STR("ours", q->version));
-    return err_set(err, ERR_STATE, "it was saved by QEMU %s, this one is %s",
-                   q->tpl.info.vmm_version, q->version);
+    return err_because(err, REASON_TEMPLATE_UNUSABLE, ERR_STATE,
+                       "it was saved by QEMU %s, this one is %s", q->tpl.info.vmm_version,
+                       q->version);
 }
 
 /* Whether QEMU crashed, or stopped the VM with a status that means the same. */
@@ -336,8 +340,8 @@ void qemu_clone_ended(struct qemu *q, struct qemu_proc *p)
     q->restored_at = 0; /* told once */
     if (template_strike(q->doc.template_dir, q->tpl_key, p->exit.why)) {
         q->want_template = true;
-        log_warn(&q->life, "template marked bad, it will be built again",
-                 F_STR("template", q->tpl_key), F_STR("reason", p->exit.why));
+        log_warn(&q->life, "template marked bad; it will be rebuilt", F_STR("template", q->tpl_key),
+                 F_STR("why", p->exit.why));
     }
 }
 
@@ -348,7 +352,7 @@ void qemu_judge(struct vmm *v, const char *why)
     struct err err = ERR_INIT;
 
     if (why)
-        tsc_forget(&q->tsc_env); /* what it was told may have been wrong */
+        tsc_forget(&q->tsc_env); /* the frequency that the guest got may have been wrong */
     if (!clone)
         return;
     if (!why)
@@ -357,8 +361,8 @@ void qemu_judge(struct vmm *v, const char *why)
         log_error(&q->life, "a bad template stays in use; remove it: lcow template rm",
                   F_STR("template", q->tpl_key), F_ERR(&err));
     else
-        log_warn(&q->life, "template marked bad, it will be built again",
-                 F_STR("template", q->tpl_key), F_STR("reason", why));
+        log_warn(&q->life, "template marked bad; it will be rebuilt", F_STR("template", q->tpl_key),
+                 F_STR("why", why));
 }
 
 /* QEMU itself refused what the store believes to be good: the next one shall not try it again. */
@@ -373,7 +377,7 @@ static void drop_unusable(struct ctx *ctx, struct qemu *q)
         return;
     q->want_template = true;
     if (template_remove(q->doc.template_dir, q->tpl_key, &ignored) == 0)
-        log_warn(&q->life, "template removed, it will be built again", F_STR("error", p->exit.why));
+        log_warn(&q->life, "template removed; it will be rebuilt", F_STR(LK_ERROR, p->exit.why));
 }
 
 static int restore(struct ctx *ctx, struct qemu *q, struct err *err)
@@ -394,7 +398,7 @@ int qemu_clone_restore(struct ctx *ctx, struct qemu *q, struct err *err)
     struct ctx limited = ctx_with_timeout(ctx, RESTORE_NS);
 
     if (check_maker(q, err) < 0)
-        return err_wrap(err, "restore template %s", q->tpl_key);
+        return err_wrap_because(err, REASON_TEMPLATE_UNUSABLE, "restore template %s", q->tpl_key);
     int r = restore(&limited, q, err);
 
     if (r < 0)
@@ -402,11 +406,11 @@ int qemu_clone_restore(struct ctx *ctx, struct qemu *q, struct err *err)
     else
         r = qemu_resize(&limited, q, err);
     if (r < 0)
-        return err_wrap(err, "restore template %s", q->tpl_key);
+        return err_wrap_because(err, REASON_TEMPLATE_UNUSABLE, "restore template %s", q->tpl_key);
 
     SPAN(step, &limited, q->vmm.timeline, TRACK_VMM, "first sign of life", err);
     if (await_life(step.ctx, q, err) < 0)
-        return err_wrap(err, "clone of template %s", q->tpl_key);
+        return err_wrap_because(err, REASON_TEMPLATE_UNUSABLE, "clone of template %s", q->tpl_key);
     span_end(&step);
     await_memory(&limited, q);
     return 0;
@@ -468,7 +472,7 @@ static void say_pruned(void *arg, const char *key)
     log_info(arg, "old template removed", F_STR("template", key));
 }
 
-/* Whoever updates kernel or QEMU leaves a template behind that fits nothing any more. */
+/* After an update of kernel or QEMU, the template before it fits no VM any more. */
 static void prune(struct ctx *ctx, struct qemu *q)
 {
     struct err err = ERR_INIT;
@@ -554,12 +558,13 @@ int qemu_template_build(struct ctx *ctx, struct loop *loop, const struct vm_doc 
         return -1;
     *ret_made = false;
     if (prove_accel(ctx, loop, doc, err) < 0)
-        return err_wrap(err, "build a template");
+        return err_wrap_because(err, REASON_TEMPLATE_BUILD_FAILED, "build a template");
     struct vmm *v = qemu_vmm_new(loop);
     struct qemu *q = qemu_of(v);
     int r = v->ops->create(ctx, v, doc, err);
     if (r == 0 && q->accel.prove) /* KVM did not fail, and was not proven either */
-        r = err_set(err, ERR_STATE, "KVM is not proven to work: lcow doctor --retest tells more");
+        r = err_because(err, REASON_NO_KVM, ERR_STATE,
+                        "KVM is not proven to work on this host; run lcow doctor --retest");
     if (r == 0 && q->tpl.ram_fd >= 0 && !opts->again) {
         *ret = q->tpl.info;
         q->tpl.info.identity = NULL;
@@ -575,7 +580,7 @@ int qemu_template_build(struct ctx *ctx, struct loop *loop, const struct vm_doc 
     }
     template_draft_abort(&draft);
     if (take_back(q, &lost) < 0)
-        log_error(ctx, "not all of the builder is taken back; `lcow gc` takes the rest",
+        log_error(ctx, "the template builder was not cleaned up completely; run `lcow gc`",
                   F_ERR(&lost));
-    return r < 0 ? err_wrap(err, "build a template") : 0;
+    return r < 0 ? err_wrap_because(err, REASON_TEMPLATE_BUILD_FAILED, "build a template") : 0;
 }

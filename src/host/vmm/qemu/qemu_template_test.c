@@ -156,7 +156,7 @@ TEST_FIBER(a_clone_that_fails_is_a_cold_start)
 
     open_fixture(ctx, &f);
     ASSERT(build(&f, key));
-    start_cold(&f, "dies", "restore template", false); /* nobody knows whose fault that was */
+    start_cold(&f, "dies", "restore template", false); /* the cause is unknown */
     start_cold(&f, "goes", "template", false);
     start_cold(&f, "refuses", "restore template", true); /* QEMU says it is the template's */
     start_cold(&f, "first", "no template yet", true);
@@ -184,7 +184,7 @@ TEST_FIBER(a_clone_that_is_killed_at_any_command_is_a_cold_start)
     finish(&f);
 }
 
-/* Nobody knows whose fault one is; after two, nobody tries that template again. */
+/* The cause of one failure is unknown; after two, the template is not used again. */
 TEST_FIBER(a_template_whose_clones_abort_is_marked_bad_and_built_again)
 {
     struct template t = { .ram_fd = -1, .state_fd = -1 };
@@ -202,7 +202,7 @@ TEST_FIBER(a_template_whose_clones_abort_is_marked_bad_and_built_again)
     template_close(&t);
     start_wants(&f, "dies-at-3", "");
     ASSERT_FAIL(template_open(f.templates, key, &t, &err), err, ERR_DATA_LOSS);
-    ASSERT_HAS(err.msg, "2 clones failed one after the other");
+    ASSERT_HAS(err.msg, "2 clones failed in a row");
     cold_why(&f, 256, why);
     ASSERT_HAS(why, "marked bad");
     ASSERT(build(&f, key)); /* in its place */
@@ -234,7 +234,7 @@ TEST_FIBER(clones_that_abort_while_they_are_resized_count_against_their_template
         template_close(&t);
         start_wants(&f, pairs[i][1], "");
         ASSERT_FAIL(template_open(f.templates, key, &t, &err), err, ERR_DATA_LOSS);
-        ASSERT_HAS(err.msg, "2 clones failed one after the other");
+        ASSERT_HAS(err.msg, "2 clones failed in a row");
         err_clear(&err);
     }
     finish(&f);
@@ -306,7 +306,7 @@ TEST_FIBER(a_template_that_fails_its_proof_is_thrown_away_and_the_reason_kept)
     ASSERT_EQ(template_failures(f.templates, &all), 1);
     ASSERT_HAS(all[0].why, "96 % too slow");
     ASSERT_EQ(access(f.fixture.run_dir, F_OK), -1);
-    /* Whoever starts now says so, and does not have it built again at once. */
+    /* A VM that starts now reports it, and does not request another build at once. */
     cold_why(&f, 256, why);
     ASSERT_HAS(why, "the last build of its template failed");
     ASSERT_HAS(why, "96 % too slow");
@@ -548,7 +548,7 @@ static unsigned real_cpus(struct ctx *ctx, struct vmm *v)
     return n;
 }
 
-/* The guest lets go of one after we have given up, and after another has come. */
+/* The guest releases a vCPU after our deadline, and after another one was added. */
 TEST_FIBER(a_vcpu_that_goes_late_is_counted_and_the_others_keep_their_names)
 {
     struct vmm *v = qemu_vmm_new(ctx->loop);

@@ -36,11 +36,6 @@ static void on_stage(void *arg, enum vm_stage stage)
     strcat(f->stages, " ");
 }
 
-static void put(const char *path, const void *data, size_t len)
-{
-    ASSERT_EQ(file_write(path, data, len, 0600), 0);
-}
-
 static void start_fixture(struct ctx *ctx, struct fixture *f, const char *part, const char *flags)
 {
     *f = (struct fixture){ 0 };
@@ -160,7 +155,7 @@ TEST_FIBER(the_process_joins_its_cgroup_and_takes_its_oom_score_before_it_runs)
     size_t len;
 
     start_fixture(ctx, &f, "boots", "tsc");
-    ASSERT_OK(cgroup_make(path, NULL, &c, &err), err);
+    ASSERT_OK(cgroup_make(ctx, path, NULL, &c, &err), err);
     f.fixture.doc.on_pid = join_cgroup;
     f.fixture.doc.on_pid_arg = c;
     boot(&f);
@@ -224,7 +219,7 @@ TEST_FIBER(the_process_is_on_record_and_has_a_user_of_its_own)
     finish(&g);
 }
 
-TEST_FIBER(a_killed_qemu_is_told_truly_and_wakes_who_waits_for_the_guest)
+TEST_FIBER(a_killed_qemu_is_reported_and_ends_calls_that_wait_for_the_guest)
 {
     struct fixture f;
     struct err err = ERR_INIT;
@@ -241,6 +236,7 @@ TEST_FIBER(a_killed_qemu_is_told_truly_and_wakes_who_waits_for_the_guest)
     ASSERT(!e.requested && !e.powered_off && !e.oom);
     ASSERT_EQ(e.status, SIGKILL);
     ASSERT_STR(e.why, "qemu was killed by signal 9 (SIGKILL)");
+    ASSERT_EQ(e.reason, REASON_QEMU_KILLED);
     ASSERT_FAIL(f.fixture.v->ops->stats(ctx, f.fixture.v, &stats, &err), err, ERR_STATE);
     finish(&f);
 }
@@ -258,7 +254,7 @@ TEST_FIBER(a_stopped_qemu_can_be_terminated)
     finish(&f);
 }
 
-TEST_FIBER(an_orderly_power_off_is_told_from_a_reboot)
+TEST_FIBER(an_orderly_power_off_is_distinguished_from_a_reboot)
 {
     struct fixture f;
 
@@ -270,13 +266,27 @@ TEST_FIBER(an_orderly_power_off_is_told_from_a_reboot)
     start_fixture(ctx, &f, "reset", "tsc");
     boot(&f);
     e = ended(&f);
-    ASSERT(!e.powered_off && !e.requested);
-    ASSERT(e.panicked); /* ours reboots for no other reason */
-    ASSERT_HAS(e.why, "rebooted");
+    ASSERT(!e.powered_off && !e.requested && !e.panicked);
+    ASSERT_HAS(e.why, "the guest reset its VM without a kernel panic");
+    ASSERT(!strstr(e.why, "console")); /* there is nothing to see */
     finish(&f);
 }
 
-TEST_FIBER(a_panic_that_is_told_is_one)
+TEST_FIBER(a_reset_after_a_panic_on_the_console_is_a_panic)
+{
+    struct fixture f;
+
+    start_fixture(ctx, &f, "panic-reset", "tsc");
+    boot(&f);
+
+    struct vmm_exit e = ended(&f);
+
+    ASSERT(e.panicked && !e.powered_off && !e.requested);
+    ASSERT_STR(e.why, "the guest kernel panicked");
+    finish(&f);
+}
+
+TEST_FIBER(a_panic_that_qemu_reports_is_a_panic)
 {
     struct fixture f;
 
@@ -316,6 +326,7 @@ TEST_FIBER(what_a_guest_or_qemu_can_cause_does_not_fill_the_log_nor_reach_a_term
     unlink(path);
     finish(&f);
     ASSERT_HAS(e.why, "because of ?[2Jgone");
+    ASSERT_EQ(e.reason, REASON_QEMU_FAILED);
     ASSERT(count(text, "disk I/O error") > 0);
     ASSERT(count(text, "disk I/O error") < 50);
 }
@@ -453,24 +464,6 @@ TEST_FIBER(a_failed_create_leaves_nothing_and_can_be_repeated)
     finish(&f);
 }
 
-TEST(a_rise_of_the_cgroups_count_is_an_oom_kill)
-{
-    TEMPDIR(p);
-    const char *path = tempdir_path(&p, "memory.events");
-    struct oom_watch w = { .before = 3 }, unknown = { .path = "" };
-    static const char three[] = "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n",
-                      four[] = "low 0\noom 9\noom_kill 4\n";
-
-    strcpy(w.path, path);
-    put(path, three, sizeof(three) - 1);
-    ASSERT(!oom_watch_hit(&w));
-    put(path, four, sizeof(four) - 1);
-    ASSERT(oom_watch_hit(&w));
-    unlink(path);
-    ASSERT(!oom_watch_hit(&w));
-    ASSERT(!oom_watch_hit(&unknown));
-}
-
 /* --- acceleration --- */
 
 /* NULL: nothing. */
@@ -589,6 +582,7 @@ static void stops(struct ctx *ctx, const char *part, bool panicked, const char *
     struct vmm_exit e = ended(&f);
     ASSERT(!e.requested && !e.powered_off);
     ASSERT_EQ(e.panicked, panicked);
+    ASSERT_EQ(e.reason, panicked ? REASON_GUEST_PANIC : REASON_VM_STOPPED);
     ASSERT(WIFSIGNALED(e.status));
     ASSERT_STR(e.why, why);
     finish(&f);
@@ -596,7 +590,7 @@ static void stops(struct ctx *ctx, const char *part, bool panicked, const char *
 
 #define STOPPED "the VM has failed: QEMU stopped it with status "
 
-TEST_FIBER(a_stop_that_nobody_asked_for_is_the_end_of_the_vm)
+TEST_FIBER(an_unrequested_stop_is_the_end_of_the_vm)
 {
     stops(ctx, "stops-internal-error", false, STOPPED "internal-error");
     stops(ctx, "stops-io-error", false, STOPPED "io-error");

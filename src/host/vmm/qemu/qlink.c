@@ -14,6 +14,8 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <linux/if_tun.h>
+#include <linux/vhost.h>
+#include <linux/vm_sockets.h>
 #include <net/if.h>
 #include <net/if_arp.h>
 #include <netinet/ether.h>
@@ -27,6 +29,11 @@
 
 #define TAP_NAME "link0"
 #define BACKLOG 128
+#define VSOCK_BACKLOG 4096 /* beyond it a vsock connection is refused, not repeated */
+#define CID_FIRST 3        /* those below have a meaning */
+#define CID_TRIES 1000
+#define DRAIN_NS NS_PER_S
+#define DRAIN_LOOK_NS (10 * NS_PER_MS)
 
 struct vmm_listener {
     struct list node;
@@ -53,7 +60,8 @@ struct qlink {
     struct cancel cancel;
     struct qlink_opts o;
     uint8_t token[LINK_TOKEN_BYTES];
-    int tap, listener;
+    int device, listener; /* device: the tap, or vhost's */
+    uint32_t cid, port;   /* of vsock: the guest's, the host's */
     struct fibers fibers;
     unsigned unsaid;
     struct waitq room;
@@ -106,14 +114,49 @@ static void remember(struct qlink *l, int fd)
     l->given[l->n_given++] = (struct given){ fd, cookie };
 }
 
-/* The other end is gone without a word: no packet will ever tell the readers. What has arrived
- * stays readable. */
-static void end_given(struct qlink *l)
+static bool has_data(int fd)
 {
-    for (size_t i = 0; i < l->n_given; i++)
-        if (is_same(&l->given[i]))
+    char byte;
+
+    return recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+}
+
+/* The other end is gone without a word: no packet will ever tell the readers. What has arrived
+ * stays readable; over vsock a shutdown would throw it away, so those with data stay for now. */
+static void end_given(struct qlink *l, bool all)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < l->n_given; i++) {
+        if (!is_same(&l->given[i]))
+            continue;
+        if (!all && has_data(l->given[i].fd))
+            l->given[n++] = l->given[i];
+        else
             (void)shutdown(l->given[i].fd, SHUT_RDWR); /* not connected any more: fine */
-    l->n_given = 0;
+    }
+    l->n_given = n;
+}
+
+/* The last close frees all memory of the VM, since vhost holds the address space of a QEMU that has
+ * exited: not here. Any VM may have the CID afterwards. */
+static void close_device(struct qlink *l)
+{
+    fd_close_later(TAKE_FD(l->device));
+    l->cid = 0;
+}
+
+/* The device stays open meanwhile: without it the kernel resets the connections itself. */
+static void drain(void *arg)
+{
+    struct qlink *l = arg;
+    struct ctx ctx = ctx_limited(l->ctx.loop, DRAIN_NS);
+    struct err ignored = ERR_INIT;
+
+    while (l->n_given > 0 && fiber_sleep(&ctx, DRAIN_LOOK_NS, &ignored) == 0)
+        end_given(l, false);
+    end_given(l, true);
+    close_device(l);
 }
 
 /* --- who may connect --- */
@@ -121,7 +164,7 @@ static void end_given(struct qlink *l)
 static void refuse(struct qlink *l, struct stream *s, const char *why, uint32_t port)
 {
     if (!l->closed && log_rate_ok(&l->rate, loop_now(l->ctx.loop)))
-        log_warn(&l->ctx, "connection from the guest refused", F_STR("reason", why),
+        log_warn(&l->ctx, "connection from the guest refused", F_STR("why", why),
                  F_U("port", port));
     stream_free(s);
 }
@@ -178,19 +221,32 @@ static void hear_preface(void *arg)
     waitq_wake_one(&l->room);
 }
 
+static void hear(struct qlink *l, struct stream *s)
+{
+    struct dialled *d = mem_new(struct dialled);
+
+    *d = (struct dialled){ l, s };
+    l->unsaid++;
+    fibers_go(&l->fibers, l->ctx.loop, hear_preface, d, "link preface");
+}
+
 /* 0: wait for the next; -1: the listener is of no use any more. */
 static int accept_one(struct qlink *l, struct err *err)
 {
+    struct sockaddr_vm from = { 0 };
+    socklen_t len = sizeof(from);
     int fd = -1;
 
     errno = ENOMEM;
     if (fiber_admit(l->ctx.loop, err) == 0)
-        fd = accept4(l->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        fd = accept4(l->listener, (struct sockaddr *)&from, &len, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd >= 0) {
-        struct dialled *d = mem_new(struct dialled);
-        *d = (struct dialled){ l, stream_from_fd(l->ctx.loop, fd) };
-        l->unsaid++;
-        fibers_go(&l->fibers, l->ctx.loop, hear_preface, d, "link preface");
+        struct stream *s = stream_from_fd(l->ctx.loop, fd);
+        if (l->o.vsock && from.svm_cid != l->cid) {
+            refuse(l, s, "from another CID", 0); /* our own guest does not wait for its sake */
+            return 0;
+        }
+        hear(l, s);
         uint64_t pause = bucket_take(&l->dials, 1, loop_now(l->ctx.loop));
         return pause > 0 ? fiber_sleep(&l->ctx, pause, err) : 0;
     }
@@ -201,7 +257,7 @@ static int accept_one(struct qlink *l, struct err *err)
         return -1;
     /* The connection stays in the queue: without a pause this would spin. */
     if (log_rate_ok(&l->rate, loop_now(l->ctx.loop)))
-        log_warn(&l->ctx, "link: cannot accept, trying again", F_ERR(err));
+        log_warn(&l->ctx, "link: cannot accept a connection; retrying", F_ERR(err));
     return fiber_sleep(&l->ctx, 100 * NS_PER_MS, err);
 }
 
@@ -373,7 +429,8 @@ static int make_listener(int *ret, struct err *err)
 }
 
 struct net {
-    int tap, listener; /* the listener does not block */
+    int device, listener; /* the listener does not block */
+    uint32_t cid, port;
 };
 
 /* The thread ends with this job, and with it its hold on the namespace. */
@@ -385,16 +442,62 @@ static int make_net(void *job, struct err *err)
         return err_sys(err, errno, "make a network namespace for the link");
     for (size_t i = 0; i < ARRAY_LEN(settings); i++)
         (void)file_put(settings[i].path, settings[i].value);
-    if (make_tap(&net->tap, err) < 0 || configure_tap(err) < 0)
+    if (make_tap(&net->device, err) < 0 || configure_tap(err) < 0)
         return -1;
     return make_listener(&net->listener, err);
+}
+
+/* The kernel assigns the CID to this device. It refuses a CID that any VM of this host has, also
+ * VMs of other programs. QEMU sets the same CID again. */
+static int claim_cid(int device, uint32_t first, uint32_t *ret, struct err *err)
+{
+    for (uint32_t i = 0; i < CID_TRIES; i++) {
+        uint64_t cid = CID_FIRST + (first + i) % (VMADDR_CID_ANY - CID_FIRST);
+
+        if (ioctl(device, VHOST_VSOCK_SET_GUEST_CID, &cid) == 0) {
+            *ret = (uint32_t)cid;
+            return 0;
+        }
+        if (errno != EADDRINUSE)
+            break;
+    }
+    return err_sys(err, errno, "take a vsock CID");
+}
+
+static int open_vsock(void *job, struct err *err)
+{
+    struct net *net = job;
+
+    if (jail_vsock(&net->device, err) < 0)
+        return err_wrap(err, "link = vsock");
+    return claim_cid(net->device, net->cid, &net->cid, err);
+}
+
+/* One port for each VM, whichever is free: those of the guest protocol would be the same for all
+ * VMs of the host. */
+static int listen_vsock(struct net *net, struct err *err)
+{
+    struct sockaddr_vm at = { .svm_family = AF_VSOCK,
+                              .svm_cid = VMADDR_CID_ANY,
+                              .svm_port = VMADDR_PORT_ANY };
+    socklen_t len = sizeof(at);
+    AUTO_FD int fd = socket(AF_VSOCK, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    if (fd < 0)
+        return err_sys(err, errno, "link = vsock: the kernel has no vsock sockets");
+    if (bind(fd, (struct sockaddr *)&at, len) < 0 || listen(fd, VSOCK_BACKLOG) < 0 ||
+        getsockname(fd, (struct sockaddr *)&at, &len) < 0)
+        return err_sys(err, errno, "listen on vsock");
+    net->port = at.svm_port;
+    net->listener = TAKE_FD(fd);
+    return 0;
 }
 
 static void net_close(void *job)
 {
     struct net *net = job;
 
-    fd_close(net->tap);
+    fd_close(net->device);
     fd_close(net->listener);
 }
 
@@ -402,15 +505,17 @@ static void net_close(void *job)
 
 int qlink_new(struct ctx *ctx, const struct qlink_opts *opts, struct qlink **ret, struct err *err)
 {
-    struct net net = { -1, -1 };
+    struct net net = { .device = -1, .listener = -1 };
 
-    if (OFFLOAD(ctx, make_net, &net, 0, net_close, "make the link", err) < 0)
+    if ((opts->vsock ? listen_vsock(&net, err)
+                     : OFFLOAD(ctx, make_net, &net, 0, net_close, "make the link", err)) < 0)
         return -1;
     struct qlink *l = mem_new(struct qlink);
     *l = (struct qlink){ .ctx = ctx_with_cancel(opts->life, &l->cancel),
                          .o = *opts,
-                         .tap = net.tap,
+                         .device = net.device,
                          .listener = net.listener,
+                         .port = net.port,
                          .rate.burst = 5,
                          .dials = { .burst = QLINK_DIALS_BURST, .per_s = QLINK_DIALS_PER_S } };
     cancel_init(&l->cancel, NULL);
@@ -423,14 +528,40 @@ int qlink_new(struct ctx *ctx, const struct qlink_opts *opts, struct qlink **ret
     return 0;
 }
 
-int qlink_tap(const struct qlink *l)
+int qlink_arm(struct ctx *ctx, struct qlink *l, struct err *err)
 {
-    return l->tap;
+    struct net net = { .device = -1, .listener = -1 };
+
+    if (!l->o.vsock)
+        return 0;
+    close_device(l);
+    loop_rand(ctx->loop, &net.cid, sizeof(net.cid)); /* where the search begins */
+    if (OFFLOAD(ctx, open_vsock, &net, 0, net_close, "open the vsock device", err) < 0)
+        return -1;
+    l->device = net.device;
+    l->cid = net.cid;
+    return 0;
 }
 
-void qlink_drop_tap(struct qlink *l)
+int qlink_device(const struct qlink *l)
 {
-    fd_close(TAKE_FD(l->tap));
+    return l->device;
+}
+
+void qlink_started(struct qlink *l)
+{
+    if (!l->o.vsock)
+        fd_close(TAKE_FD(l->device));
+}
+
+uint32_t qlink_cid(const struct qlink *l)
+{
+    return l->cid;
+}
+
+uint32_t qlink_port(const struct qlink *l)
+{
+    return l->port;
 }
 
 void qlink_close(struct qlink *l, const char *why)
@@ -442,7 +573,9 @@ void qlink_close(struct qlink *l, const char *why)
     cancel_fire(&l->cancel, ERR_UNAVAILABLE, why);
     LIST_EACH (&l->listeners, n)
         waitq_wake_all(&LIST_ENTRY(n, struct vmm_listener, node)->q);
-    end_given(l);
+    end_given(l, !l->o.vsock);
+    if (l->o.vsock)
+        fibers_go(&l->fibers, l->ctx.loop, drain, l, "link drain");
 }
 
 int qlink_join(struct ctx *ctx, struct qlink *l, struct err *err)
@@ -459,7 +592,7 @@ void qlink_free(struct qlink *l)
         list_remove(&v->node);
     }
     cancel_release(&l->cancel);
-    fd_close(l->tap);
+    close_device(l);
     fd_close(l->listener);
     mem_wipe(l->token, sizeof(l->token));
     free(l->used);

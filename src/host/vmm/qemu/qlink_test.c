@@ -13,6 +13,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/if_tun.h>
+#include <linux/vhost.h>
+#include <linux/vm_sockets.h>
 #include <net/if.h>
 #include <poll.h>
 #include <sched.h>
@@ -94,7 +96,7 @@ static struct visit *visit_often(struct ctx *ctx, struct qlink *l, unsigned more
 
     v->more = more;
     v->fd = -1;
-    v->netns = ioctl(qlink_tap(l), TUNGETDEVNETNS, NULL);
+    v->netns = ioctl(qlink_device(l), TUNGETDEVNETNS, NULL);
     ASSERT(v->netns >= 0);
     ASSERT_OK(OFFLOAD(ctx, visit_in_thread, v, 0, NULL, "dial", &err), err);
     return v;
@@ -378,8 +380,8 @@ TEST_FIBER(the_host_s_tun_device_cannot_be_changed_through_the_tap)
     struct stat st;
 
     start(ctx, &f, 0);
-    ASSERT_EQ(fstat(qlink_tap(f.l), &st), 0);
-    int r = fchmod(qlink_tap(f.l), st.st_mode & 07777), why = errno;
+    ASSERT_EQ(fstat(qlink_device(f.l), &st), 0);
+    int r = fchmod(qlink_device(f.l), st.st_mode & 07777), why = errno;
     finish(ctx, &f);
     ASSERT_EQ(r, -1);
     ASSERT_EQ(why, EROFS);
@@ -410,4 +412,84 @@ TEST_FIBER(a_preface_that_comes_with_the_close_is_refused)
     finish(ctx, &f);
     ASSERT_FAIL(w.result, w.err, ERR_UNAVAILABLE);
     ASSERT_EQ(f.dialled, 0);
+}
+
+/* --- vsock --- */
+
+static void start_vsock(struct ctx *ctx, struct fixture *f)
+{
+    struct err err = ERR_INIT;
+
+    *f = (struct fixture){ .life = ctx_root(ctx->loop) };
+    ASSERT_OK(
+        qlink_new(
+            ctx,
+            &(struct qlink_opts){
+                .life = &f->life, .token = token, .vsock = true, .on_dial = on_dial, .arg = f },
+            &f->l, &err),
+        err);
+}
+
+TEST_FIBER(over_vsock_a_connection_from_another_cid_is_refused)
+{
+    struct sockaddr_vm to = { .svm_family = AF_VSOCK, .svm_cid = VMADDR_CID_LOCAL };
+    struct fixture f;
+    struct err err = ERR_INIT;
+    uint8_t raw[LINK_PREFACE_BYTES];
+    struct link_preface p = { .port = 7 };
+    char byte;
+
+    if (access("/sys/module/vsock_loopback", F_OK) < 0)
+        tap_skip("no loopback for vsock: modprobe vsock_loopback");
+    start_vsock(ctx, &f);
+    struct vmm_listener *v = open_port(&f, 7);
+    to.svm_port = qlink_port(f.l);
+    ASSERT(to.svm_port != 0);
+    AUTO_FD int fd = socket(AF_VSOCK, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ASSERT_EQ(connect(fd, (struct sockaddr *)&to, sizeof(to)), 0);
+    memcpy(p.token, token, sizeof(token)); /* it knows even that */
+    link_preface_encode(&p, raw);
+    (void)send(fd, raw, sizeof(raw), MSG_NOSIGNAL); /* it may be refused already */
+    ASSERT_OK(loop_wait_fd(ctx, fd, POLLIN, "the refusal", &err), err);
+    ASSERT(recv(fd, &byte, 1, MSG_DONTWAIT) <= 0);
+    ASSERT_EQ(f.dialled, 0);
+    qlink_unlisten(v);
+    finish(ctx, &f);
+}
+
+TEST_FIBER(over_vsock_each_vm_has_a_cid_and_a_port_of_its_own)
+{
+    struct fixture a, b;
+    struct err err = ERR_INIT;
+
+    if (access("/dev/vhost-vsock", R_OK | W_OK) < 0)
+        tap_skip("no /dev/vhost-vsock here");
+    start_vsock(ctx, &a);
+    start_vsock(ctx, &b);
+    ASSERT_OK(qlink_arm(ctx, a.l, &err), err);
+    ASSERT_OK(qlink_arm(ctx, b.l, &err), err);
+    uint64_t taken = qlink_cid(a.l);
+    ASSERT(taken > 2 && qlink_cid(b.l) > 2 && qlink_cid(b.l) != taken);
+    ASSERT(qlink_port(a.l) != qlink_port(b.l));
+    ASSERT_EQ(ioctl(qlink_device(b.l), VHOST_VSOCK_SET_GUEST_CID, &taken), -1);
+    ASSERT_EQ(errno, EADDRINUSE);
+    finish(ctx, &a);
+    finish(ctx, &b);
+}
+
+TEST_FIBER(without_vhost_vsock_the_link_names_the_module)
+{
+    struct fixture f;
+    struct err err = ERR_INIT;
+
+    if (access("/dev/vhost-vsock", F_OK) == 0)
+        tap_skip("this host has /dev/vhost-vsock");
+    AUTO_FD int fd = socket(AF_VSOCK, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        tap_skip("no vsock sockets here");
+    start_vsock(ctx, &f);
+    ASSERT_FAIL(qlink_arm(ctx, f.l, &err), err, ERR_STATE);
+    ASSERT_HAS(err.msg, "link = vsock");
+    ASSERT_HAS(err.msg, "modprobe vhost_vsock");
+    finish(ctx, &f);
 }

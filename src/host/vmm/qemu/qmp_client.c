@@ -76,13 +76,13 @@ static void take_answer(struct qmp_client *c, struct qmp_message *m)
         call->answered = true;
         call->reply = *m;
         *m = (struct qmp_message){ 0 };
-        list_remove(&call->node); /* a second answer finds nobody */
+        list_remove(&call->node); /* a second answer matches no call */
         waitq_wake_all(&call->q);
         return;
     }
     /* Its caller's time was over, or QEMU could not read what we sent. */
-    log_debug(&c->ctx, "qmp: answer nobody waits for", F_U("id", m->id),
-              F_BOOL("has-id", m->has_id), F_STR("error", m->error_desc ? m->error_desc : ""));
+    log_debug(&c->ctx, "qmp: unexpected reply", F_U("id", m->id), F_BOOL("has-id", m->has_id),
+              F_STR(LK_ERROR, m->error_desc ? m->error_desc : ""));
 }
 
 static void take_message(struct qmp_client *c, struct qmp_message *m)
@@ -115,9 +115,9 @@ static int read_some(struct qmp_client *c, struct qmp_reader *r, char *buf, stru
     if (stream_read(&c->ctx, c->o.stream, buf, READ_BYTES, &n, err) < 0)
         return -1;
     if (n == 0)
-        return err_set(err, ERR_UNAVAILABLE,
-                       qmp_reader_at_boundary(r) ? "qemu closed its monitor"
-                                                 : "qemu closed its monitor in a message");
+        return err_because(err, REASON_QEMU_GONE, ERR_UNAVAILABLE,
+                           qmp_reader_at_boundary(r) ? "qemu closed its monitor"
+                                                     : "qemu closed its monitor in a message");
     if (qmp_reader_feed(r, buf, n, err) < 0)
         return -1;
     while (have) {
@@ -220,7 +220,7 @@ int qmp_client_connect(struct ctx *ctx, struct qmp_client *c, char ret[64], stru
         if (check_usable(c, "greeting", err) < 0)
             return -1;
         if (waitq_wait(ctx, &c->greeting, "qmp: greeting", err) < 0)
-            return err_wrap(err, "qemu did not greet on its monitor");
+            return err_wrap_because(err, REASON_QEMU_SILENT, "qemu did not greet on its monitor");
     }
     memcpy(ret, c->version, sizeof(c->version));
     return qmp_client_call(ctx, c, "qmp_capabilities", NULL, NULL, err);

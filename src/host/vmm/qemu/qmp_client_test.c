@@ -163,7 +163,7 @@ TEST_VIRTUAL(answers_find_their_calls_in_any_order_with_events_between)
     finish(&f);
 }
 
-TEST_VIRTUAL(an_error_is_told_as_qemu_says_it)
+TEST_VIRTUAL(an_error_has_qemus_words)
 {
     struct fixture f;
     struct one_call o = { 0 };
@@ -179,7 +179,7 @@ TEST_VIRTUAL(an_error_is_told_as_qemu_says_it)
     finish(&f);
 }
 
-TEST_VIRTUAL(silence_ends_with_the_deadline_and_a_late_answer_harms_nobody)
+TEST_VIRTUAL(silence_ends_with_the_deadline_and_a_late_answer_is_ignored)
 {
     struct fixture f;
     struct one_call slow = { .timeout = NS_PER_MS }, next = { 0 };
@@ -239,7 +239,7 @@ TEST_VIRTUAL(the_end_of_the_stream_fails_every_call)
     breaks(ctx, "", true, "closed its monitor");
 }
 
-TEST_VIRTUAL(an_end_within_a_message_is_told)
+TEST_VIRTUAL(an_end_within_a_message_is_reported)
 {
     breaks(ctx, "{\"return\": ", true, "in a message");
 }
@@ -249,7 +249,7 @@ TEST_VIRTUAL(rubbish_fails_every_call)
     breaks(ctx, "hello world\r\n", false, "qmp");
 }
 
-TEST_VIRTUAL(json_that_is_no_qmp_fails_every_call)
+TEST_VIRTUAL(json_that_is_not_qmp_fails_every_call)
 {
     breaks(ctx, "{\"hello\": 1}\r\n", false, "qmp");
 }
@@ -284,7 +284,7 @@ TEST_VIRTUAL(a_huge_message_is_cut_off)
     finish(&f);
 }
 
-TEST_VIRTUAL(a_qemu_that_does_not_read_blocks_nobody_for_ever)
+TEST_VIRTUAL(a_qemu_that_does_not_read_blocks_no_call_without_limit)
 {
     struct fixture f;
     struct one_call o[8] = { 0 };
@@ -306,7 +306,7 @@ TEST_VIRTUAL(a_qemu_that_does_not_read_blocks_nobody_for_ever)
     finish(&f);
 }
 
-TEST_VIRTUAL(close_wakes_everyone_with_the_reason)
+TEST_VIRTUAL(close_fails_all_calls_with_its_reason)
 {
     struct fixture f;
     struct one_call a = { 0 };

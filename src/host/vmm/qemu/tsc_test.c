@@ -111,7 +111,7 @@ TEST(readings_that_take_long_take_a_longer_measurement)
     ASSERT_EQ(tsc_measure(&(struct tsc_clocks){ ticks, ns, &r }), 0);
 }
 
-TEST(a_counter_that_stands_still_is_no_frequency)
+TEST(a_counter_that_stands_still_has_no_frequency)
 {
     struct fake_tsc r = { .khz = 0, .cost = 25 };
 
@@ -138,7 +138,7 @@ TEST(it_is_measured_once_for_each_boot_of_the_host)
     close_fixture(&f);
 }
 
-TEST(a_damaged_memory_of_it_is_none)
+TEST(a_damaged_saved_frequency_is_ignored)
 {
     static const char *const damaged[] = { "",
                                            "boot-one",
@@ -157,7 +157,7 @@ TEST(a_damaged_memory_of_it_is_none)
     close_fixture(&f);
 }
 
-TEST(a_tsc_that_the_host_does_not_use_is_not_told)
+TEST(a_tsc_that_the_host_does_not_use_is_not_reported)
 {
     struct fixture f;
 

@@ -1,0 +1,35 @@
+"""The same figures by KVM: bench/run inside the host that tests/host emulates, lcow beside runc."""
+
+import argparse
+import json
+import os
+import sys
+
+import cells
+
+sys.path.insert(0, os.path.join(cells.TOP, "tests/host"))
+
+PARTS = ("shims", "vms", "clones", "pods")
+SECONDS = 2 * 3600  # a ceiling for a busy machine
+
+
+def measure(quick, say):
+    """What bench/run wrote in there."""
+    import host
+    import suite
+    import tree
+    work = os.path.join(cells.TOP, "build/host-bench")
+    opts = argparse.Namespace(programs=True, suite="bench")
+    suite.load()
+    share = os.path.join(work, "share")
+    tree.make(share, opts)
+    with host.Host("kvm", share, os.path.join(work, "kvm")) as h:
+        for case in suite.CASES:
+            if case.setup and "kvm" in case.variants:
+                case.function(h, opts)
+        say("the emulated host is up")
+        h.run("cd /root/tree && lcow boot --kvm --cold -- true")  # proves KVM once for all
+        only = " ".join(f"--only {part}" for part in PARTS)
+        h.run(f"cd /root/tree && {suite.ENV} bench/run --within {'--quick' if quick else ''} {only} "
+              "--out /root/bench.json", code=None, seconds=SECONDS, show=sys.stderr.buffer.write)
+        return json.loads(h.run("cat /root/bench.json"))

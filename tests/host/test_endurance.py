@@ -1,0 +1,44 @@
+"""Many starts in a row and at once. Any that fails is counted, shown and never repeated."""
+from suite import case, check, equal
+
+# $1: so many; $2: of those, so many at a time; the rest: lcow's options. Prints what failed.
+STARTS = """starts() {
+    n=$1 at_once=$2; shift 2
+    seq $n | xargs -P $at_once -I{} sh -c 'out=$(lcow boot --kvm "$@" -- true 2>&1) ||
+        echo "start {}: exit code $?: $(echo "$out" | tail -n 25)"' sh "$@"
+}
+"""
+
+
+def starts(h, count, at_once=1, options=""):
+    out = h.run(f"{STARTS}\nstarts {count} {at_once} {options}", code=None, seconds=14400)
+    check(not out, f"of {count} starts some failed:", out)
+    equal(h.run("ps -eo args | grep '[q]emu-system'; ls /run/lcow | grep -v '^[a-z]*$'", code=None), "",
+          "left")
+
+
+@case("cold boots in a row: --cold N", full=True)
+def cold(h, opts):
+    starts(h, opts.cold, options="--cold")
+    return f"{opts.cold} cold boots, none failed"
+
+
+@case("clones in a row: --clones N", full=True)
+def clones(h, opts):
+    h.run("lcow template build")
+    starts(h, opts.clones)
+    return f"{opts.clones} clones, none failed"
+
+
+@case("clones at once: --parallel N", full=True)
+def parallel(h, opts):
+    h.run("lcow template build")
+    starts(h, opts.parallel, at_once=opts.parallel)
+    return f"{opts.parallel} clones at once, none failed"
+
+
+@case("16 clones share no secret, and their clocks are right", full=True)
+def fresh(h, opts):
+    return h.run("cd /root/tree && LCOW_TEST_PROGRAM=$(readlink -f $(which lcow)) "
+                 "LCOW_TEST_IMAGE=$(readlink -f /usr/lib/lcow/image) "
+                 "tests/integration/run -v -k 'share no secret'")
