@@ -4,6 +4,7 @@
 MESON_GCC   := build/gcc
 MESON_CLANG := build/clang
 MESON_ASAN  := build/asan
+MESON_WORDS := build/words
 MESON_FUZZ  := build/fuzz
 JOBS        := $(shell nproc)
 
@@ -29,10 +30,15 @@ $(MESON_CLANG)/build.ninja: | deps
 $(MESON_ASAN)/build.ninja: | deps
 	@CC=gcc meson setup $(MESON_ASAN) -Db_sanitize=address,undefined -Doptimization=1 \
 		>build/setup-asan.log 2>&1 || { cat build/setup-asan.log; exit 1; }
+# Scrambled messages, to find tests that depend on wording (src/base/words.h).
+$(MESON_WORDS)/build.ninja: | deps
+	@CC=gcc meson setup $(MESON_WORDS) -Dscramble=true >build/setup-words.log 2>&1 || \
+		{ cat build/setup-words.log; exit 1; }
 $(MESON_FUZZ)/build.ninja: | deps
 	@CC=clang meson setup $(MESON_FUZZ) -Dfuzz=true -Db_sanitize=address,undefined -Db_lundef=false \
 		>build/setup-fuzz.log 2>&1 || { cat build/setup-fuzz.log; exit 1; }
-$(MESON_GCC)/build.ninja $(MESON_CLANG)/build.ninja $(MESON_ASAN)/build.ninja $(MESON_FUZZ)/build.ninja: | build
+$(MESON_GCC)/build.ninja $(MESON_CLANG)/build.ninja $(MESON_ASAN)/build.ninja $(MESON_FUZZ)/build.ninja \
+$(MESON_WORDS)/build.ninja: | build
 build:
 	@mkdir -p build
 

@@ -170,7 +170,7 @@ TEST_FIBER(an_error_in_setup_reaches_the_caller)
     struct child_opts o = { .argv = argv, .setup = setup_fails, .setup_arg = (void *)"jail" };
 
     ASSERT_FAIL(run(ctx, &o, &status, &err), err, ERR_STATE);
-    ASSERT_STR(err.msg, "setup of jail failed");
+    ASSERT_MSG(err.msg, "setup of jail failed");
 }
 
 static int refuse_pid(void *arg, pid_t pid, struct err *err)

@@ -53,7 +53,7 @@ static void expect(void (*fault)(void *arg), int signo, const char *name)
     status = status_of(fault, &line);
     ASSERT(WIFSIGNALED(status));
     ASSERT_EQ(WTERMSIG(status), signo); /* its usual effect */
-    ASSERT_HAS(line, "\"msg\":\"the process crashed\"");
+    ASSERT_MSG_HAS(line, "\"msg\":\"the process crashed\"");
     ASSERT_HAS(line, field);
     ASSERT_HAS(line, "\"fiber\":\"culprit\"");
     ASSERT_HAS(line, "\"backtrace\":\"crash_test+0x");

@@ -1,4 +1,5 @@
 #include "base/err.h"
+#include "base/words.h"
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -12,7 +13,7 @@ __attribute__((format(printf, 3, 0))) static void compose(struct err *err, const
 {
     static const char ellipsis[] = "\xe2\x80\xa6"; /* U+2026 */
     char msg[ERR_MSG_MAX] = "";
-    int n = vsnprintf(msg, sizeof(msg), fmt, ap);
+    int n = vsnprintf(msg, sizeof(msg), words_of(fmt), ap);
     size_t len = n > 0 ? (size_t)n : 0, cut = sizeof(msg) - sizeof(ellipsis);
 
     if (why && len < sizeof(msg))

@@ -309,7 +309,7 @@ TEST(files_and_directories_with_an_error_name_the_path)
     struct err err = ERR_INIT;
 
     ASSERT_FAIL(file_load(file, 10, &text, &err), err, ERR_NOT_FOUND);
-    ASSERT_HAS(err.msg, "read ");
+    ASSERT_MSG_HAS(err.msg, "read ");
     ASSERT_HAS(err.msg, file);
     ASSERT_EQ(file_write(file, "abc", 3, 0600), 0);
     ASSERT_OK(file_load(file, 10, &text, &err), err);
@@ -317,5 +317,5 @@ TEST(files_and_directories_with_an_error_name_the_path)
     ASSERT_OK(dir_need(sub, 0700, &err), err);
     ASSERT_OK(dir_need(sub, 0700, &err), err);
     ASSERT(dir_need(file, 0700, &err) < 0);
-    ASSERT_HAS(err.msg, "make ");
+    ASSERT_MSG_HAS(err.msg, "make ");
 }

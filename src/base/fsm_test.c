@@ -35,7 +35,7 @@ TEST(the_refusal_names_machine_state_and_event)
     struct err err;
 
     ASSERT_FAIL(fsm_check(&machine, STOPPED, START, &err), err, ERR_STATE);
-    ASSERT_STR(err.msg, "vm is Stopped, cannot start");
+    ASSERT_MSG(err.msg, "vm is Stopped, cannot start");
 }
 
 TEST(step_follows_the_edge)
@@ -85,7 +85,7 @@ TEST(verify_finds_two_edges_for_one_event)
     f.edges = twice;
     f.n_edges = ARRAY_LEN(twice);
     ASSERT_FAIL(fsm_verify(&f, &err), err, ERR_INVALID);
-    ASSERT_STR(err.msg, "vm: state Created has two edges on start");
+    ASSERT_MSG(err.msg, "vm: state Created has two edges on start");
 }
 
 TEST(verify_finds_a_state_that_cannot_be_reached)
@@ -97,7 +97,7 @@ TEST(verify_finds_a_state_that_cannot_be_reached)
     f.edges = island;
     f.n_edges = ARRAY_LEN(island);
     ASSERT_FAIL(fsm_verify(&f, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "Stopped cannot be reached");
+    ASSERT_MSG_HAS(err.msg, "Stopped cannot be reached");
 }
 
 TEST(verify_follows_edges_in_any_order)
@@ -122,7 +122,7 @@ TEST(verify_finds_numbers_out_of_range)
         f.edges = bad[i];
         f.n_edges = 1;
         ASSERT_FAIL(fsm_verify(&f, &err), err, ERR_INVALID);
-        ASSERT_HAS(err.msg, "out of range");
+        ASSERT_MSG_HAS(err.msg, "out of range");
     }
 }
 
@@ -134,11 +134,11 @@ TEST(verify_finds_missing_names)
 
     f.states = hole;
     ASSERT_FAIL(fsm_verify(&f, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "state 1 has no name");
+    ASSERT_MSG_HAS(err.msg, "state 1 has no name");
     f = machine;
     f.events = empty;
     ASSERT_FAIL(fsm_verify(&f, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "event 1 has no name");
+    ASSERT_MSG_HAS(err.msg, "event 1 has no name");
     f = machine;
     f.name = NULL;
     ASSERT_FAIL(fsm_verify(&f, &err), err, ERR_INVALID);

@@ -76,7 +76,7 @@ TEST_VIRTUAL(a_deadline_names_the_holder_of_the_gate)
     ASSERT(!gate_enter(&g, &soon, "vm.create", &err));
     ASSERT_EQ(err.code, ERR_DEADLINE);
     ASSERT_HAS(err.msg, "vm.create");
-    ASSERT_HAS(err.msg, "busy with vm.start");
+    ASSERT_MSG_HAS(err.msg, "busy with vm.start");
     gate_leave(&g);
     ASSERT(gate_enter(&g, ctx, "vm.create", &err));
     gate_leave(&g);

@@ -14,7 +14,7 @@ static void refused(const char *map, const char *message)
     struct err err = ERR_INIT;
 
     ASSERT_FAIL(idmap_check(map, "uidMappings", &err), err, ERR_INVALID);
-    ASSERT_STR(err.msg, message);
+    ASSERT_MSG(err.msg, message);
 }
 
 TEST(each_error_of_a_map_is_named)
@@ -63,11 +63,11 @@ TEST(a_line_for_the_users_of_vms_never_overlaps)
     struct err err = ERR_INIT;
 
     ASSERT_FAIL(idmap_with(&m, 2000000000, 4096, &with, &err), err, ERR_INVALID);
-    ASSERT_STR(err.msg, "the mapping 0:1:4200000000 overlaps the user ids of VMs, "
+    ASSERT_MSG(err.msg, "the mapping 0:1:4200000000 overlaps the user ids of VMs, "
                         "2000000000–2000004095: change vm_uid_base");
     m.gid = (char *)"0:0:1999999999,1999999999:2000004096:2294963199";
     ASSERT_FAIL(idmap_with(&m, 2000000000, 4096, &with, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "leaves fewer than 4096 ids for VMs");
+    ASSERT_MSG_HAS(err.msg, "leaves fewer than 4096 ids for VMs");
     m.gid = (char *)"3999999999:100000:65536";
     ASSERT_EQ(idmap_with(&m, 2000000000, 4096, &with, &err), 0);
     ASSERT_STR(with.uid, "0:100000:65536,4000000000:2000000000:4096");

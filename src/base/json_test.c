@@ -31,7 +31,7 @@ static void refuse_n(const char *text, size_t len, const char *why)
         tap_fail(__FILE__, __LINE__, "accepted: %s", text);
     ASSERT(!v);
     ASSERT_EQ(e.code, ERR_INVALID);
-    if (!strstr(e.msg, why))
+    if (tap_words_compared() && !strstr(e.msg, why))
         tap_fail(__FILE__, __LINE__, "\"%s\" for %s, expected \"%s\"", e.msg, text, why);
 }
 
@@ -157,7 +157,7 @@ TEST(the_size_is_checked_before_anything_else)
     struct err e;
 
     ASSERT_FAIL(js_parse("[1]", 3, 2, &v, &e), e, ERR_INVALID);
-    ASSERT_STR(e.msg, "JSON is too long: 3 bytes, at most 2");
+    ASSERT_MSG(e.msg, "JSON is too long: 3 bytes, at most 2");
     ASSERT_OK(js_parse("[1]", 3, 3, &v, &e), e);
     json_decref(v);
 }
@@ -323,8 +323,8 @@ static void refuse_u64(const char *text, const char *why)
 
     ASSERT_FAIL(js_u64(v, "n", &n, &e), e, ERR_INVALID);
     ASSERT_EQ(n, 42);
-    ASSERT_HAS(e.msg, "key \"n\": ");
-    ASSERT_HAS(e.msg, why);
+    ASSERT_MSG_HAS(e.msg, "key \"n\": ");
+    ASSERT_MSG_HAS(e.msg, why);
 }
 
 TEST(u64_refuses_everything_else)
@@ -367,9 +367,9 @@ TEST(fractions_survive)
         ASSERT_OK(fn(v_, "h", &n_, &e_), e_);                                                      \
         ASSERT(n_ == (type)(high));                                                                \
         ASSERT_FAIL(fn(v_, "b", &n_, &e_), e_, ERR_INVALID);                                       \
-        ASSERT_HAS(e_.msg, "key \"b\": " #below " is not in " #low " to " #high);                  \
+        ASSERT_MSG_HAS(e_.msg, "key \"b\": " #below " is not in " #low " to " #high);              \
         ASSERT_FAIL(fn(v_, "a", &n_, &e_), e_, ERR_INVALID);                                       \
-        ASSERT_HAS(e_.msg, "key \"a\": " #above " is not in " #low " to " #high);                  \
+        ASSERT_MSG_HAS(e_.msg, "key \"a\": " #above " is not in " #low " to " #high);              \
         ASSERT_FAIL(fn(v_, "f", &n_, &e_), e_, ERR_INVALID);                                       \
         ASSERT(n_ == (type)(high));                                                                \
     } while (0)
@@ -396,7 +396,7 @@ TEST(i64_has_its_range)
     ASSERT(n == INT64_MAX);
     ASSERT_FAIL(js_i64(v, "a", &n, &e), e, ERR_INVALID);
     ASSERT_FAIL(js_i64(v, "b", &n, &e), e, ERR_INVALID);
-    ASSERT_HAS(e.msg, "-9223372036854775809 is not in -9223372036854775808 to");
+    ASSERT_MSG_HAS(e.msg, "-9223372036854775809 is not in -9223372036854775808 to");
 }
 
 TEST(a_result_must_be_signed)
@@ -419,7 +419,7 @@ TEST(a_large_number_is_not_a_string)
     struct err e;
 
     ASSERT_FAIL(js_str(v, "n", &s, &e), e, ERR_INVALID);
-    ASSERT_HAS(e.msg, "expected a string, got a number out of range");
+    ASSERT_MSG_HAS(e.msg, "expected a string, got a number out of range");
     ASSERT_STR(s, "untouched");
     ASSERT_STR(json_string_value(js_get(v, "n")),
                ""); /* harmless to code that uses jansson directly */
@@ -491,7 +491,7 @@ TEST(a_string_with_nul_is_not_a_c_string)
     struct err e;
 
     ASSERT_FAIL(js_str(v, "a", &s, &e), e, ERR_INVALID);
-    ASSERT_HAS(e.msg, "key \"a\": string holds a NUL");
+    ASSERT_MSG_HAS(e.msg, "key \"a\": string holds a NUL");
     ASSERT_FAIL(js_str(v, "b", &s, &e), e, ERR_INVALID);
     ASSERT(!s);
 }
@@ -578,13 +578,13 @@ TEST(each_type_is_found_and_each_wrong_one_named)
     ASSERT_OK(js_arr(v, "a", &a, &e), e);
     ASSERT(b && json_is_object(o) && json_is_array(a));
     ASSERT_FAIL(js_str(v, "n", &s, &e), e, ERR_INVALID);
-    ASSERT_STR(e.msg, "key \"n\": expected a string, got a number");
+    ASSERT_MSG(e.msg, "key \"n\": expected a string, got a number");
     ASSERT_FAIL(js_bool(v, "s", &b, &e), e, ERR_INVALID);
-    ASSERT_STR(e.msg, "key \"s\": expected true or false, got a string");
+    ASSERT_MSG(e.msg, "key \"s\": expected true or false, got a string");
     ASSERT_FAIL(js_obj(v, "a", &o, &e), e, ERR_INVALID);
-    ASSERT_STR(e.msg, "key \"a\": expected an object, got an array");
+    ASSERT_MSG(e.msg, "key \"a\": expected an object, got an array");
     ASSERT_FAIL(js_arr(v, "f", &a, &e), e, ERR_INVALID);
-    ASSERT_STR(e.msg, "key \"f\": expected an array, got a fraction");
+    ASSERT_MSG(e.msg, "key \"f\": expected an array, got a fraction");
 }
 
 TEST(a_document_that_is_not_an_object_is_refused_on_access)
@@ -594,5 +594,5 @@ TEST(a_document_that_is_not_an_object_is_refused_on_access)
     struct err e;
 
     ASSERT_FAIL(js_u64(v, "a", &n, &e), e, ERR_INVALID);
-    ASSERT_STR(e.msg, "key \"a\": looked up in an array instead of an object");
+    ASSERT_MSG(e.msg, "key \"a\": looked up in an array instead of an object");
 }

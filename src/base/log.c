@@ -5,6 +5,7 @@
 #include "base/fd.h"
 #include "base/loop.h"
 #include "base/str.h"
+#include "base/words.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -291,7 +292,7 @@ static void compose(struct line *l, bool json, const struct ctx *ctx, enum log_l
         puts_(l, "{");
     put_str_field(l, "time", time);
     put_str_field(l, "level", log_level_name(level));
-    put_str_field(l, "msg", msg);
+    put_str_field(l, "msg", words_of(msg));
     put_ids(l, ctx);
     for (; fields && fields->key; fields++)
         put_with_reason(l, fields);

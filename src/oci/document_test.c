@@ -229,8 +229,8 @@ TEST(kinds_of_mounts_are_distinguished)
     ASSERT_FAIL(
         look("{\"type\":\"ext4\",\"source\":\"/dev/sda\",\"destination\":\"/d\"}", &m, &err), err,
         ERR_INVALID);
-    ASSERT_HAS(err.msg, "mount on /d: a file system of type \"ext4\"");
-    ASSERT_HAS(err.msg, "use a bind mount");
+    ASSERT_MSG_HAS(err.msg, "mount on /d: a file system of type \"ext4\"");
+    ASSERT_MSG_HAS(err.msg, "use a bind mount");
     ASSERT_FAIL(look("{\"type\":\"bind\",\"source\":\"rel\",\"destination\":\"/d\"}", &m, &err),
                 err, ERR_INVALID);
 }

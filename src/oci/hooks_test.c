@@ -25,7 +25,7 @@ static void refused(const char *hooks, bool run, const char *message)
     struct err err = ERR_INIT;
 
     ASSERT_FAIL(read_hooks(hooks, run, &h, &err), err, ERR_INVALID);
-    ASSERT_STR(err.msg, message);
+    ASSERT_MSG(err.msg, message);
 }
 
 TEST(hooks_of_the_containers_namespaces_are_refused_by_name)

@@ -30,7 +30,7 @@ static void refused(const char *namespaces, const char *mounts, enum spec_kind k
     struct err err = ERR_INIT;
 
     ASSERT_FAIL(pods_check(s, kind, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, words);
+    ASSERT_MSG_HAS(err.msg, words);
 }
 
 static void accepted(const char *namespaces, const char *mounts, enum spec_kind kind)
@@ -188,6 +188,6 @@ TEST(interfaces_and_cache_classes_of_the_host_are_refused_by_name)
 
         ASSERT_OK(spec_parse(text, strlen(text), &s, &err), err);
         ASSERT_FAIL(pods_check(s, SPEC_WORKLOAD, &err), err, ERR_INVALID);
-        ASSERT_STR(err.msg, cases[i].message);
+        ASSERT_MSG(err.msg, cases[i].message);
     }
 }

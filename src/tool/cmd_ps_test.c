@@ -33,5 +33,5 @@ TEST_VIRTUAL(ps_marks_emulation_and_a_vm_without_its_log)
     ASSERT(!strstr(plain, "no guest log"));
     ASSERT_HAS(marked, "Running*");
     ASSERT_HAS(marked, "-  no guest log\n");
-    ASSERT_HAS(silent, "no answer: it does not answer\n");
+    ASSERT_MSG_HAS(silent, "no answer: it does not answer\n");
 }

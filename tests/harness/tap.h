@@ -74,6 +74,20 @@ bool tap_aborts(void (*fn)(void *arg), void *arg, char *text, size_t size);
             tap_fail(__FILE__, __LINE__, "\"%s\" does not contain \"%s\"", t_ ? t_ : "(null)",     \
                      p_);                                                                          \
     } while (0)
+/* A golden line: the words of a message, whole or in part. One for each message, in the tests of
+ * the room that makes it; every other test asserts code, reason and data. A build with scrambled
+ * messages (src/base/words.h) compares no golden line. */
+bool tap_words_compared(void);
+#define ASSERT_MSG(text, words)                                                                    \
+    do {                                                                                           \
+        if (tap_words_compared())                                                                  \
+            ASSERT_STR(text, words);                                                               \
+    } while (0)
+#define ASSERT_MSG_HAS(text, words)                                                                \
+    do {                                                                                           \
+        if (tap_words_compared())                                                                  \
+            ASSERT_HAS(text, words);                                                               \
+    } while (0)
 #define ASSERT_ABORTS(fn, arg, part)                                                               \
     do {                                                                                           \
         char text_[512];                                                                           \

@@ -33,9 +33,9 @@ TEST(invalid_option_values_are_named)
     struct err err = ERR_INIT;
 
     ASSERT_FAIL(bootargs_parse("lcow.host=pigeon", &a, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "lcow.host=pigeon");
+    ASSERT_MSG_HAS(err.msg, "lcow.host=pigeon");
     ASSERT_FAIL(bootargs_parse("lcow.loglevel=", &a, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "lcow.loglevel=");
+    ASSERT_MSG_HAS(err.msg, "lcow.loglevel=");
 }
 
 TEST(stages_go_through_an_argument_and_come_out_as_lines)

@@ -89,7 +89,7 @@ TEST_FIBER(a_template_opens_no_socket)
     close(before);
     memset(block.token, 0, sizeof(block.token));
     ASSERT_FAIL(dialer_dial(ctx, link_dialer(l), 1, &fd, &err), err, ERR_UNAVAILABLE);
-    ASSERT_HAS(err.msg, "no token yet");
+    ASSERT_MSG_HAS(err.msg, "no token yet");
     int after = dup(0);
     close(after);
     ASSERT_EQ(after, before);
@@ -176,7 +176,7 @@ TEST_FIBER(a_host_that_does_not_listen_is_an_error_at_once)
     close(listener);
     block.token[0] = 1;
     ASSERT_FAIL(dialer_dial(ctx, link_dialer(l), 109, &fd, &err), err, ERR_UNAVAILABLE);
-    ASSERT_HAS(err.msg, "port 109");
+    ASSERT_MSG_HAS(err.msg, "port 109");
 }
 
 /* --- vsock --- */

@@ -48,14 +48,15 @@ TEST_FIBER(lines_from_before_the_connection_arrive_first)
     log_info(ctx, "early", F_U("n", 1));
     logport_line(p, "{\"stage\":1}\n", 12);
     ASSERT_OK(logport_connect(ctx, p, dial_pair_dialer(host), PORT, &err), err);
-    log_info(ctx, "late");
+    log_info(ctx, "late", F_U("n", 2));
     log_debug(ctx, "not at this level");
     AUTO(stream_free) struct stream *s = accept_log(ctx, host);
     AUTO_FREE char *first = read_line(ctx, s), *second = read_line(ctx, s),
                    *third = read_line(ctx, s);
-    ASSERT_HAS(first, "\"level\":\"info\",\"msg\":\"early\",\"n\":1}");
+    ASSERT_HAS(first, "\"level\":\"info\",");
+    ASSERT_HAS(first, "\"n\":1}");
     ASSERT_STR(second, "{\"stage\":1}\n");
-    ASSERT_HAS(third, "late");
+    ASSERT_HAS(third, "\"n\":2}");
     logport_free(p);
     dial_pair_free(host);
 }
@@ -70,14 +71,14 @@ TEST_FIBER(forgotten_lines_do_not_arrive)
     for (unsigned i = 0; i < 5000; i++) /* more than there is room for */
         log_info(ctx, "of the template", F_U("n", i));
     logport_forget(p);
-    log_info(ctx, "of the clone");
+    log_info(ctx, "of the clone", F_U("n", 3));
     ASSERT_OK(logport_connect(ctx, p, dial_pair_dialer(host), PORT, &err), err);
     AUTO(stream_free) struct stream *s = accept_log(ctx, host);
     AUTO_FREE char *first = read_line(ctx, s);
-    ASSERT_HAS(first, "of the clone");
-    log_info(ctx, "and no word of lines that were dropped");
+    ASSERT_HAS(first, "\"n\":3}");
+    log_info(ctx, "and no word of lines that were dropped", F_U("n", 4));
     AUTO_FREE char *second = read_line(ctx, s);
-    ASSERT_HAS(second, "and no word");
+    ASSERT_HAS(second, "\"n\":4}");
     logport_free(p);
     dial_pair_free(host);
 }
@@ -103,7 +104,7 @@ TEST_FIBER(without_a_host_the_first_lines_are_kept_and_the_rest_counted)
         ASSERT_HAS(line, want);
     }
     AUTO_FREE char *told = read_line(ctx, s), *count = str_format("\"lines\":%lu}", lost);
-    ASSERT_HAS(told, "log lines were dropped");
+    ASSERT_MSG_HAS(told, "log lines were dropped");
     ASSERT_HAS(told, count);
     logport_free(p);
     dial_pair_free(host);
@@ -125,9 +126,9 @@ TEST_FIBER(a_lost_host_is_dialled_again_when_it_shows_itself)
         ASSERT_OK(fiber_sleep(ctx, NS_PER_MS, &err), err);
     }
     AUTO(stream_free) struct stream *s = accept_log(ctx, host);
-    log_info(ctx, "found");
+    log_info(ctx, "found", F_U("n", 5));
     AUTO_FREE char *line = read_line(ctx, s);
-    ASSERT_HAS(line, "found");
+    ASSERT_HAS(line, "\"n\":5}");
     logport_free(p);
     dial_pair_free(host);
 }

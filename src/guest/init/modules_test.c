@@ -53,7 +53,7 @@ TEST(a_module_that_is_not_there_is_named)
 
     ASSERT(!names);
     ASSERT_EQ(err.code, ERR_NOT_FOUND);
-    ASSERT_HAS(err.msg, "module ext ");
+    ASSERT_MSG_HAS(err.msg, "module ext ");
 }
 
 TEST(damaged_lines_are_refused)

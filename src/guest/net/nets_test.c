@@ -239,7 +239,7 @@ TEST_FIBER(a_sysctl_that_the_kernel_lacks_is_named)
     AUTO(nets_free) struct nets *nets = nets_new();
     n.sysctls = unknown;
     ASSERT(nets_add(ctx, nets, &n, &err) < 0);
-    ASSERT_HAS(err.msg, "set sysctl ipv4.conf.no_such=1 of eth0 in the guest");
+    ASSERT_MSG_HAS(err.msg, "set sysctl ipv4.conf.no_such=1 of eth0 in the guest");
 }
 
 static ino_t inode_of(const char *path)
@@ -349,7 +349,7 @@ TEST_FIBER(a_device_that_never_appears_is_reported)
     AUTO(nets_free) struct nets *nets = nets_new();
     struct ctx limited = ctx_with_timeout(ctx, 3 * NS_PER_S); /* its namespace is made before */
     ASSERT_FAIL(nets_add(&limited, nets, &n, &err), err, ERR_DEADLINE);
-    ASSERT_HAS(err.msg, "no such network device");
+    ASSERT_MSG_HAS(err.msg, "no such network device");
 }
 
 TEST_FIBER(invalid_nics_are_refused_and_leave_nothing)

@@ -8,7 +8,7 @@ static void means(const char *text, enum err_code code, const char *message)
     struct err err = ERR_INIT;
 
     ASSERT_FAIL(crun_error(text, &err), err, code);
-    ASSERT_STR(err.msg, message ? message : text);
+    ASSERT_MSG(err.msg, message ? message : text);
 }
 
 TEST(each_message_of_crun_has_its_reason)
@@ -49,7 +49,7 @@ TEST(a_command_that_may_not_be_run)
     struct err err = ERR_INIT;
 
     ASSERT_FAIL(crun_error("open executable: Permission denied", &err), err, ERR_PERMISSION);
-    ASSERT_HAS(err.msg, "permission denied");
+    ASSERT_MSG_HAS(err.msg, "permission denied");
     ASSERT_FAIL(crun_error("exec container process `/x`: Permission denied", &err), err,
                 ERR_PERMISSION);
 }

@@ -52,7 +52,7 @@ TEST(resolv_refuses_what_would_make_another_line)
     ASSERT_FAIL(pod_files_resolv("a\nnameserver 6.6.6.6", "", &text, &err), err, ERR_INVALID);
     ASSERT_FAIL(pod_files_resolv("", "1.1.1.1 x", &text, &err), err, ERR_INVALID);
     ASSERT_FAIL(pod_files_resolv("a,b,c,d,e,f,g", "", &text, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "at most 6");
+    ASSERT_MSG_HAS(err.msg, "at most 6");
     ASSERT(!text);
 }
 
@@ -64,5 +64,5 @@ TEST(a_whole_resolv_conf_is_lines_of_text)
     ASSERT_FAIL(pod_files_check_resolv("search a\r\n", &err), err, ERR_INVALID);
     AUTO_FREE char *much = str_format("%20000s", "x");
     ASSERT_FAIL(pod_files_check_resolv(much, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "16384 bytes");
+    ASSERT_MSG_HAS(err.msg, "16384 bytes");
 }

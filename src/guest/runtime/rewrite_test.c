@@ -350,7 +350,7 @@ TEST(invalid_fields_are_refused_and_named)
         AUTO(fixture_release) struct fixture r = { 0 };
         struct err err = ERR_INIT;
         ASSERT_FAIL(rewrite(&r, SPEC_WORKLOAD, bad[i].text, &err), err, bad[i].code);
-        ASSERT_HAS(err.msg, bad[i].why);
+        ASSERT_MSG_HAS(err.msg, bad[i].why);
     }
 }
 

@@ -28,7 +28,7 @@ static void refused(const char *user, const char *why)
     struct err err = ERR_INIT;
 
     ASSERT_FAIL(rootfs_find_user(user, passwd, group, &uid, &gid, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, why);
+    ASSERT_MSG_HAS(err.msg, why);
     ASSERT_EQ(uid, 5);
     ASSERT_EQ(gid, 6);
 }

@@ -26,7 +26,7 @@ TEST_VIRTUAL(ten_time_outs_are_the_end)
     dial_pair_refuse(p, ETIMEDOUT, -1);
     ASSERT_FAIL(dialer_dial(ctx, dial_pair_dialer(p), 7, &fd, &err), err, ERR_DEADLINE);
     ASSERT_EQ(dial_pair_count(p), 10);
-    ASSERT_HAS(err.msg, "port 7");
+    ASSERT_MSG_HAS(err.msg, "port 7");
     dial_pair_free(p);
 }
 

@@ -76,6 +76,6 @@ TEST(a_tree_that_is_too_deep_is_refused_before_its_root_is_changed)
         ASSERT_EQ(mkdir(path.data, 0700), 0);
     }
     ASSERT_FAIL(fsgroup_apply(p.dir, other_group(), false, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "directories are more than 256 deep");
+    ASSERT_MSG_HAS(err.msg, "directories are more than 256 deep");
     ASSERT_EQ(look(&p, "").st_mode & 07777, 0755);
 }

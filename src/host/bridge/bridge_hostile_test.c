@@ -158,7 +158,7 @@ TEST_VIRTUAL(a_list_of_too_many_processes_is_cut_and_one_of_100000_is_refused)
     ASSERT_EQ(c.list[GUEST_LIST_MAX - 1].pid, GUEST_LIST_MAX);
     free(c.list);
     ASSERT_EQ(no.r, -1);
-    ASSERT_HAS(no.err.msg, "too many values");
+    ASSERT_MSG_HAS(no.err.msg, "too many values");
     bench_close(&t);
 }
 
@@ -226,7 +226,7 @@ TEST_VIRTUAL(an_invalid_frame_closes_the_bridge_and_fails_all_calls)
         send_poison(&t, p, f.h.id);
         settle(&t);
         if (a.err.code != ERR_UNAVAILABLE || b.err.code != ERR_UNAVAILABLE ||
-            t.g->ops->connected(t.g) || !strstr(a.err.msg, p->why))
+            t.g->ops->connected(t.g) || (tap_words_compared() && !strstr(a.err.msg, p->why)))
             tap_fail(__FILE__, __LINE__, "%s: %s / %s", p->name, a.err.msg, b.err.msg);
         go(&t, &after, signal_main);
         settle(&t);

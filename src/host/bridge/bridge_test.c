@@ -39,9 +39,9 @@ TEST_VIRTUAL(another_version_is_refused_naming_both)
                     "\"GuestDefinedCapabilities\":{}}}",
                     &c);
     ASSERT_FAIL(c.r, c.err, ERR_UNIMPLEMENTED);
-    ASSERT_HAS(c.err.msg, "version 3");
+    ASSERT_MSG_HAS(c.err.msg, "version 3");
     ASSERT_EQ(c.err.reason, REASON_VERSION_MISMATCH);
-    ASSERT_HAS(c.err.msg, "version 4");
+    ASSERT_MSG_HAS(c.err.msg, "version 4");
     ASSERT(!t.g->ops->connected(t.g));
     bench_close(&t);
 }
@@ -54,7 +54,7 @@ TEST_VIRTUAL(an_agent_that_refuses_our_version_is_named)
     bench_open(&t, ctx);
     bench_negotiate(&t, "{\"Result\":-1070137076,\"ErrorMessage\":\"no\"}", &c);
     ASSERT(c.r < 0);
-    ASSERT_HAS(c.err.msg, "does not speak protocol version 4");
+    ASSERT_MSG_HAS(c.err.msg, "does not speak protocol version 4");
     bench_close(&t);
 }
 

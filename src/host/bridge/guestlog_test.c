@@ -307,7 +307,7 @@ TEST_VIRTUAL(a_guest_that_floods_its_log_has_to_wait)
     feed(ctx, &l, text, len, len);
     took = loop_now(ctx->loop) - began;
     ASSERT(took >= 2 * NS_PER_S && took <= 4 * NS_PER_S);
-    ASSERT_HAS(log_text(), "log lines of the guest were left out");
+    ASSERT_MSG_HAS(log_text(), "log lines of the guest were left out");
     ASSERT_EQ(l.lost, 0);
 }
 
@@ -321,7 +321,7 @@ TEST_VIRTUAL(last_words_become_one_record)
     guestlog_init(&l, NULL, NOW);
     feed(ctx, &l, text, sizeof(text) - 1, 7);
     ASSERT_EQ(log_lines(), 2);
-    ASSERT_HAS(log_text(), "gcs terminated");
+    ASSERT_MSG_HAS(log_text(), "gcs terminated");
     ASSERT_HAS(log_text(), "goroutine 1:");
     ASSERT_HAS(log_text(), "swallowed");
     ASSERT_HAS(log_text(), "\"level\":\"error\"");

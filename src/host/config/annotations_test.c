@@ -51,7 +51,7 @@ static void refused(const char *annotations, enum err_code code, const char *par
     struct err err = ERR_INIT;
 
     ASSERT_FAIL(read_with("io.*", annotations, &o, &err), err, code);
-    ASSERT_HAS(err.msg, part);
+    ASSERT_MSG_HAS(err.msg, part);
 }
 
 TEST(memory_mib_is_taken_within_its_bounds)

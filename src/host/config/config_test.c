@@ -21,8 +21,8 @@ static void refused(const char *text, const char *part, const char *other)
 
     config_init(&c);
     ASSERT(parse(&c, text, &err) < 0);
-    ASSERT_HAS(err.msg, part);
-    ASSERT_HAS(err.msg, other);
+    ASSERT_MSG_HAS(err.msg, part);
+    ASSERT_MSG_HAS(err.msg, other);
 }
 
 TEST(defaults_are_complete)
@@ -198,7 +198,7 @@ TEST(later_drop_ins_override_earlier_ones_by_name)
     ASSERT_EQ(c.memory_mib, 300);
     ASSERT_EQ(file_write(a, "[vm]\ncpu=4\n", 11, 0600), 0);
     ASSERT_FAIL(config_load(&c, path, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "10.conf:2: unknown key cpu; did you mean cpus?");
+    ASSERT_MSG_HAS(err.msg, "10.conf:2: unknown key cpu; did you mean cpus?");
 }
 
 static void report_of(struct config *c, const char *text, struct config_report *report)
@@ -223,13 +223,13 @@ TEST(a_report_contains_every_error_with_its_line)
               "  key ; = 5\n",
               &r);
     ASSERT_EQ(r.errors.n, 7);
-    ASSERT_HAS(r.errors.v[0], ":2: invalid line: must be [section] or key = value");
-    ASSERT_HAS(r.errors.v[1], ":3: cpus = 0: must be 1–64");
-    ASSERT_HAS(r.errors.v[2], ":4: unknown key alow_emulation; did you mean allow_emulation?");
-    ASSERT_HAS(r.errors.v[3], ":6: unknown section [hots]; did you mean [host]?");
-    ASSERT_HAS(r.errors.v[4], ":7: invalid line: must be [section] or key = value");
-    ASSERT_HAS(r.errors.v[5], ":8: key memory_mib belongs to section [vm], not to [hots]");
-    ASSERT_HAS(r.errors.v[6], ":9: invalid line: must be [section] or key = value");
+    ASSERT_MSG_HAS(r.errors.v[0], ":2: invalid line: must be [section] or key = value");
+    ASSERT_MSG_HAS(r.errors.v[1], ":3: cpus = 0: must be 1–64");
+    ASSERT_MSG_HAS(r.errors.v[2], ":4: unknown key alow_emulation; did you mean allow_emulation?");
+    ASSERT_MSG_HAS(r.errors.v[3], ":6: unknown section [hots]; did you mean [host]?");
+    ASSERT_MSG_HAS(r.errors.v[4], ":7: invalid line: must be [section] or key = value");
+    ASSERT_MSG_HAS(r.errors.v[5], ":8: key memory_mib belongs to section [vm], not to [hots]");
+    ASSERT_MSG_HAS(r.errors.v[6], ":9: invalid line: must be [section] or key = value");
 }
 
 TEST(a_report_names_the_origin_of_each_value)
@@ -269,9 +269,9 @@ TEST(contradicting_keys_are_reported)
     c.vm_uid_base = 4294960000u;
     config_check(&c, &r);
     ASSERT_EQ(r.errors.n, 3);
-    ASSERT_HAS(r.errors.v[0], "must not exceed max_memory_mib = 200");
-    ASSERT_HAS(r.errors.v[1], "must not exceed max_cpus = 2");
-    ASSERT_HAS(r.errors.v[2], "vm_uid_base");
+    ASSERT_MSG_HAS(r.errors.v[0], "must not exceed max_memory_mib = 200");
+    ASSERT_MSG_HAS(r.errors.v[1], "must not exceed max_cpus = 2");
+    ASSERT_MSG_HAS(r.errors.v[2], "vm_uid_base");
 }
 
 TEST(the_reference_page_has_every_key)

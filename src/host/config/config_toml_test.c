@@ -15,9 +15,9 @@ static void refused(const char *text, const char *part, const char *other)
 
     config_init(&c);
     ASSERT_FAIL(parse(&c, text, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, part);
+    ASSERT_MSG_HAS(err.msg, part);
     ASSERT_EQ(err.reason, REASON_INVALID_CONFIG);
-    ASSERT_HAS(err.msg, other);
+    ASSERT_MSG_HAS(err.msg, other);
 }
 
 TEST(tables_as_containerd_writes_them_are_read)
@@ -99,5 +99,5 @@ TEST(the_size_is_bounded)
     config_init(&c);
     memset(big, '\n', 69999);
     ASSERT_FAIL(config_parse_toml(&c, "options", big, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "exceeds the limit");
+    ASSERT_MSG_HAS(err.msg, "exceeds the limit");
 }

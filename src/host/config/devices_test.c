@@ -86,7 +86,7 @@ static void refuse(const char *allow, const char *rest, enum err_code code, cons
     struct err err = ERR_INIT;
 
     ASSERT_FAIL(read_spec(allow, rest, &got, &err), err, code);
-    ASSERT_HAS(err.msg, words);
+    ASSERT_MSG_HAS(err.msg, words);
 }
 
 #define ONE(value) "\"annotations\":{\"io.lcow.device/a\":\"" value "\"}"

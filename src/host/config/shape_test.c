@@ -15,7 +15,7 @@ static void refused(const struct annotations *o, const char *part)
     struct err err = ERR_INIT;
 
     ASSERT_FAIL(shape_of(o, &four, &s, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, part);
+    ASSERT_MSG_HAS(err.msg, part);
 }
 
 static struct vm_shape made(const struct annotations *o)
@@ -140,7 +140,7 @@ TEST(cpu_groups_are_files)
     ASSERT_OK(cpugroup_list(dir, &names, &err), err);
     ASSERT_EQ(names.n, 0);
     ASSERT_FAIL(cpugroup_read(dir, "fast", &cpus, &err), err, ERR_NOT_FOUND);
-    ASSERT_HAS(err.msg, "lcow cpugroup create fast CPUS");
+    ASSERT_MSG_HAS(err.msg, "lcow cpugroup create fast CPUS");
     err_clear(&err);
     ASSERT_OK(cpugroup_write(dir, "slow", "0", &err), err);
     ASSERT_OK(cpugroup_write(dir, "fast", "1", &err), err);

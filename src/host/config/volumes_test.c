@@ -71,7 +71,7 @@ TEST(invalid_mount_infos_are_refused_by_name)
         struct err err = ERR_INIT;
 
         ASSERT_FAIL(parse(bad[i].text, &v, &err), err, ERR_INVALID);
-        ASSERT_HAS(err.msg, bad[i].says);
+        ASSERT_MSG_HAS(err.msg, bad[i].says);
     }
 
     AUTO_FREE char *path = mem_zalloc((64u << 10) + 1);
@@ -82,7 +82,7 @@ TEST(invalid_mount_infos_are_refused_by_name)
     memset(path + 1, 'a', (64u << 10) - 1);
     json_t *doc = json_pack("{ss}", "volume-path", path);
     ASSERT_FAIL(volumes_read(doc, &v, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "the volume path has 65536 bytes; the maximum is 4095");
+    ASSERT_MSG_HAS(err.msg, "the volume path has 65536 bytes; the maximum is 4095");
 }
 
 static void put(const char *root, const char *path, const char *device)
@@ -153,7 +153,8 @@ TEST(only_root_can_write_a_record_and_it_is_not_overwritten)
         parse("{\"volume-path\":\"/k/v\",\"device\":\"/dev/b\",\"fstype\":\"ext4\"}", &v, &err),
         err);
     ASSERT_FAIL(volumes_put(p.dir, &v, &err), err, ERR_EXISTS);
-    ASSERT_HAS(err.msg, "volume /k/v is already recorded with device /dev/a and other settings");
+    ASSERT_MSG_HAS(err.msg,
+                   "volume /k/v is already recorded with device /dev/a and other settings");
     sha256_of("/k/v", 4, hex);
     AUTO_FREE char *file = str_format("%s/.volumes/%s", p.dir, hex);
     ASSERT_EQ(stat(file, &st), 0);
@@ -162,7 +163,7 @@ TEST(only_root_can_write_a_record_and_it_is_not_overwritten)
 
     ASSERT_EQ(chmod(file, 0620), 0);
     ASSERT_FAIL(volumes_find(p.dir, "/k/v", &v, &there, &below, &err), err, ERR_PERMISSION);
-    ASSERT_HAS(err.msg, "must be a file that root owns and only root can write");
+    ASSERT_MSG_HAS(err.msg, "must be a file that root owns and only root can write");
     ASSERT_OK(volumes_each(p.dir, count, &n, &err), err);
     ASSERT_EQ(n, 100);
     ASSERT_EQ(chmod(file, 0600), 0);

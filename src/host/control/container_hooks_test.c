@@ -46,7 +46,7 @@ TEST_VIRTUAL(a_hook_of_create_that_fails_fails_it_and_what_it_made_is_cleaned_up
     open_fixture(&r, ctx, &ran);
     r.host.hook_fails = "/cr1";
     ASSERT_FAIL(fixture_try_create(&r, ctx, "a", &err), err, ERR_STATE);
-    ASSERT_STR(err.msg, "create container a: hook createRuntime[0] (/cr1): exit status 3: broken");
+    ASSERT_MSG(err.msg, "create container a: hook createRuntime[0] (/cr1): exit status 3: broken");
     ASSERT_EQ(err.reason, REASON_HOOK_FAILED);
     ASSERT_STR(ran.data, "/pre creating;/cr1 creating;/pp1 stopped;/pp2 stopped;");
     expect_gone(&r, ctx, "a");
@@ -80,11 +80,11 @@ TEST_VIRTUAL(hooks_are_refused_before_anything_is_made)
     open_fixture(&r, ctx, &ran);
     r.config.run_hooks = false;
     ASSERT_FAIL(fixture_try_create(&r, ctx, "a", &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "create container a: hook prestart[0] (/pre) is refused by the config");
+    ASSERT_MSG_HAS(err.msg, "create container a: hook prestart[0] (/pre) is refused by the config");
     r.config.run_hooks = true;
     fixture_write_spec(&r, "a", ",\"hooks\":{\"createContainer\":[{\"path\":\"/in\"}]}");
     ASSERT_FAIL(fixture_try_create(&r, ctx, "a", &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "create container a: hook createContainer[0] (/in) is not possible");
+    ASSERT_MSG_HAS(err.msg, "create container a: hook createContainer[0] (/in) is not possible");
     ASSERT_EQ(err.reason, REASON_UNSUPPORTED);
     ASSERT_EQ(r.vms, 0);
     ASSERT(!ran.data);

@@ -71,7 +71,7 @@ TEST_VIRTUAL(a_disk_that_cannot_be_opened_names_the_mount_and_leaves_nothing)
                        ",\"mounts\":[{\"destination\":\"/d\",\"type\":\"physical-disk\",\"source\":"
                        "\"/dev/x\"}]");
     ASSERT_FAIL(fixture_try_create(&r, ctx, "a", &err), err, ERR_STATE);
-    ASSERT_HAS(err.msg, "mount /dev/x on /d: it is in use");
+    ASSERT_MSG_HAS(err.msg, "mount /dev/x on /d: it is in use");
     fixture_close(&r, ctx);
 }
 
@@ -99,7 +99,7 @@ TEST_VIRTUAL(an_empty_dir_of_a_pod_is_not_a_share_unless_configured)
     fixture_write_spec(&r, "w",
                        ANNOTATED("container", ",\"io.lcow.empty_dir\":\"shared\"") EMPTY_MOUNT);
     ASSERT_FAIL(fixture_try_create(&r, ctx, "w", &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "io.lcow.empty_dir is \"shared\", and \"guest\" in its pod pod");
+    ASSERT_MSG_HAS(err.msg, "io.lcow.empty_dir is \"shared\", and \"guest\" in its pod pod");
     ASSERT_OK(registry_close(ctx, r.registry, &err), err);
     fixture_close(&r, ctx);
 }
@@ -116,10 +116,10 @@ TEST_VIRTUAL(an_empty_dir_of_the_host_is_shared_if_the_pod_says_so)
     fixture_start(&r, ctx, "pod", "");
     fixture_write_spec(&r, "w", POD("container") EMPTY_MOUNT);
     ASSERT_FAIL(fixture_try_create(&r, ctx, "w", &err), err, ERR_NOT_FOUND);
-    ASSERT_HAS(err.msg, "mount " EMPTY " on /run");
+    ASSERT_MSG_HAS(err.msg, "mount " EMPTY " on /run");
     fixture_write_spec(&r, "w", ANNOTATED("container", NO_WRITABLE) EMPTY_MOUNT);
     ASSERT_FAIL(fixture_try_create(&r, ctx, "w", &err), err, ERR_PERMISSION);
-    ASSERT_HAS(err.msg, "though an emptyDir, on the host");
+    ASSERT_MSG_HAS(err.msg, "though an emptyDir, on the host");
     ASSERT_EQ(err.reason, REASON_WRITABLE_SHARE_FORBIDDEN);
     ASSERT_OK(registry_close(ctx, r.registry, &err), err);
     fixture_close(&r, ctx);
@@ -216,7 +216,7 @@ static void expect_refused(struct fixture *r, struct ctx *ctx, const char *id, c
     struct err err = ERR_INIT;
 
     ASSERT_FAIL(fixture_try_create(r, ctx, id, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, words);
+    ASSERT_MSG_HAS(err.msg, words);
 }
 
 TEST_VIRTUAL(a_pod_has_one_user_namespace)

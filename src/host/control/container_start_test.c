@@ -213,7 +213,7 @@ TEST_VIRTUAL(a_scratch_disk_that_fails_late_ends_the_vm)
     r.host.step = see_step;
     fixture_write_spec(&r, "a", "");
     ASSERT_FAIL(fixture_try_create(&r, ctx, "a", &err), err, ERR_EXHAUSTED);
-    ASSERT_HAS(err.msg, "scratch disk");
+    ASSERT_MSG_HAS(err.msg, "scratch disk");
     expect_gone(&r, ctx, "a");
     r.host.scratch_fails = false;
     fixture_create(&r, ctx, "a");
@@ -232,7 +232,7 @@ TEST_VIRTUAL(a_container_of_a_running_vm_is_refused_while_scratch_has_no_room)
     r.host.scratch_fails = true;
     fixture_write_spec(&r, "b", "");
     ASSERT_FAIL(fixture_try_create(&r, ctx, "b", &err), err, ERR_EXHAUSTED);
-    ASSERT_HAS(err.msg, "is full");
+    ASSERT_MSG_HAS(err.msg, "is full");
     ASSERT_EQ(r.vms, 1);
     r.host.scratch_fails = false;
     fixture_create(&r, ctx, "b");
@@ -340,7 +340,7 @@ TEST_VIRTUAL(a_bad_bundle_is_refused_by_its_name_and_starts_no_vm)
         write_config(&r, "bad", bad[i], strlen(bad[i]));
         err_clear(&err);
         ASSERT_FAIL(fixture_try_create(&r, ctx, "bad", &err), err, ERR_INVALID);
-        ASSERT_HAS(err.msg, "bad/config.json");
+        ASSERT_MSG_HAS(err.msg, "bad/config.json");
     }
     ASSERT_EQ(r.vms, 0);
     fixture_close(&r, ctx);
@@ -367,14 +367,14 @@ TEST_VIRTUAL(a_hundred_thousand_mounts_are_refused_naming_the_limit)
     fixture_open(&r, ctx);
     write_mounts(&r, "a", 100000, 0);
     ASSERT_FAIL(fixture_try_create(&r, ctx, "a", &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "at most 131072");
+    ASSERT_MSG_HAS(err.msg, "at most 131072");
     write_mounts(&r, "a", 5000, 0);
     ASSERT_FAIL(fixture_try_create(&r, ctx, "a", &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "5000 mounts, at most 4096");
+    ASSERT_MSG_HAS(err.msg, "5000 mounts, at most 4096");
     ASSERT_EQ(err.reason, REASON_INVALID_SPEC);
     write_mounts(&r, "b", 100000, 100);
     ASSERT_FAIL(fixture_try_create(&r, ctx, "b", &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "b/config.json is larger than 8 MiB");
+    ASSERT_MSG_HAS(err.msg, "b/config.json is larger than 8 MiB");
     ASSERT_EQ(r.vms, 0);
     fixture_close(&r, ctx);
 }

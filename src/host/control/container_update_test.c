@@ -130,8 +130,8 @@ TEST_VIRTUAL(a_group_that_is_not_there_fails_the_create)
     write_group(&r, "fast", "0-1");
     fixture_write_spec(&r, "c1", ",\"annotations\":{\"" VM_OF "cpugroup.id\":\"other\"}");
     ASSERT_FAIL(fixture_try_create(&r, ctx, "c1", &err), err, ERR_NOT_FOUND);
-    ASSERT_HAS(err.msg,
-               VM_OF "cpugroup.id is \"other\": CPU group other does not exist; create it with");
+    ASSERT_MSG_HAS(err.msg, VM_OF
+                   "cpugroup.id is \"other\": CPU group other does not exist; create it with");
     close_pod(&r, ctx);
 }
 
@@ -156,11 +156,11 @@ TEST_VIRTUAL(what_a_sandbox_says_holds_for_its_containers)
     ASSERT_OK(fixture_try_create(&r, ctx, "pod", &err), err);
     fixture_start(&r, ctx, "pod", "");
     ASSERT_FAIL(fixture_try_create(&r, ctx, "w", &err), err, ERR_PERMISSION);
-    ASSERT_HAS(err.msg,
-               "mount /srv is writable, which annotation " VM_OF "fileshares.disablewritable");
+    ASSERT_MSG_HAS(err.msg,
+                   "mount /srv is writable, which annotation " VM_OF "fileshares.disablewritable");
     err_clear(&err);
     ASSERT_FAIL(fixture_try_create(&r, ctx, "x", &err), err, ERR_STATE);
-    ASSERT_HAS(err.msg, "processor.limit is \"5\", but the VM runs with another value");
+    ASSERT_MSG_HAS(err.msg, "processor.limit is \"5\", but the VM runs with another value");
     close_pod(&r, ctx);
 }
 
@@ -204,7 +204,7 @@ TEST_VIRTUAL(a_pod_limit_below_the_first_vm_size_is_an_error_a_containers_is_not
 
     open_with_pod(&r, ctx);
     ASSERT_FAIL(update(&r, ctx, "pod", "{\"memory\":{\"limit\":16777216}}", &err), err, ERR_RANGE);
-    ASSERT_HAS(err.msg, "this VM can have 256–2048");
+    ASSERT_MSG_HAS(err.msg, "this VM can have 256–2048");
     ASSERT_OK(update(&r, ctx, "w", "{\"memory\":{\"limit\":8388608}}", &err), err);
     ASSERT_EQ(r.guest.updates, 2); /* in the guest both hold */
     close_pod(&r, ctx);
@@ -218,7 +218,7 @@ TEST_VIRTUAL(a_vm_that_does_not_grow_fails_the_update_before_the_guest_hears_of_
     r.vmm_opts.set_memory.how = FAKE_FAIL;
     open_with_pod(&r, ctx);
     ASSERT(update(&r, ctx, "w", "{\"memory\":{\"limit\":536870912}}", &err) < 0);
-    ASSERT_HAS(err.msg, "update container w: resize the VM");
+    ASSERT_MSG_HAS(err.msg, "update container w: resize the VM");
     ASSERT_EQ(r.guest.updates, 0);
     ASSERT_EQ(container_parts(fixture_find(&r, "w"))->limits.memory_bytes, 0);
     /* The recorded size is unchanged, so that a repeated update fails too instead of succeeding
@@ -243,7 +243,7 @@ TEST_VIRTUAL(a_vm_that_does_not_shrink_is_asked_again_with_the_next_update)
     fake_vmm_tune(r.vmm)->set_memory.how = FAKE_FAIL;
     for (int i = 0; i < 2; i++) {
         ASSERT(update(&r, ctx, "pod", "{\"memory\":{\"limit\":268435456}}", &err) < 0);
-        ASSERT_HAS(err.msg, "resize the VM");
+        ASSERT_MSG_HAS(err.msg, "resize the VM");
     }
     /* A container's own limits hold in the guest: no reason to fail. */
     ASSERT_OK(update(&r, ctx, "w", "{\"memory\":{\"limit\":134217728}}", &err), err);
@@ -272,7 +272,7 @@ TEST_VIRTUAL(a_vm_that_keeps_its_memory_gives_its_vcpus_back)
                   "{\"memory\":{\"limit\":268435456},"
                   "\"cpu\":{\"quota\":50000,\"period\":100000}}",
                   &err) < 0);
-    ASSERT_HAS(err.msg, "resize the VM");
+    ASSERT_MSG_HAS(err.msg, "resize the VM");
     ASSERT_EQ(vm_parts(r.registry->vm)->size.cpus, 1);
     close_pod(&r, ctx);
 }

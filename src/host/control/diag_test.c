@@ -55,7 +55,7 @@ TEST_VIRTUAL(a_path_that_hangs_does_not_keep_the_vm)
     ASSERT(r.registry->vm == NULL); /* cleaned up, though the share is still being opened */
     ASSERT_OK(fibers_wait(&root, &r.clients, "the share", &err), err);
     ASSERT_FAIL(s.ret, s.err, ERR_STATE);
-    ASSERT_HAS(s.err.msg, "sandbox box has no running VM");
+    ASSERT_MSG_HAS(s.err.msg, "sandbox box has no running VM");
     ASSERT_EQ(s.err.reason, REASON_VM_ENDED);
     fixture_close(&r, &root);
 }

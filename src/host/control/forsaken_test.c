@@ -151,7 +151,7 @@ TEST_VIRTUAL(a_container_whose_anchor_was_killed_during_its_creation_is_not_crea
     r.host.anchor_dies = true;
     fixture_write_spec(&r, "a", "");
     ASSERT_FAIL(fixture_try_create(&r, ctx, "a", &err), err, ERR_UNAVAILABLE);
-    ASSERT_HAS(err.msg, "was killed");
+    ASSERT_MSG_HAS(err.msg, "was killed");
     ASSERT_EQ(r.registry->n_containers, 1);
     fixture_close(&r, ctx);
 }

@@ -57,7 +57,7 @@ TEST_VIRTUAL(a_container_that_has_ended_goes_with_its_pod_one_that_runs_does_not
         ASSERT_EQ(fixture_wait(&r, &root, *id, ""), 137);
     }
     ASSERT_FAIL(fixture_try_delete(&r, &root, "p", "", &err), err, ERR_STATE);
-    ASSERT_HAS(err.msg, "still has container b");
+    ASSERT_MSG_HAS(err.msg, "still has container b");
     ASSERT_EQ(err.reason, REASON_WRONG_STATE);
     ASSERT(fixture_find(&r, "a")); /* refused: nothing was touched */
     ASSERT_OK(fixture_try_kill(&r, &root, "b", "", 9, true, &err), err);
@@ -126,7 +126,7 @@ TEST_VIRTUAL(a_network_that_fails_fails_the_start_and_leaves_nothing)
     ASSERT_OK(fixture_try_create(&r, &root, "p", &err), err);
     r.host.net_open_fails = true;
     ASSERT_FAIL(fixture_try_start(&r, &root, "p", "", &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "network of pod p");
+    ASSERT_MSG_HAS(err.msg, "network of pod p");
     ASSERT_EQ(err.reason, REASON_NETWORK_FAILED);
     err_clear(&err);
     fixture_delete(&r, &root, "p", "");

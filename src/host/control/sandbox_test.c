@@ -144,7 +144,7 @@ TEST_VIRTUAL(a_spec_comes_from_the_request_or_the_bundle_or_is_not_there)
             ASSERT_EQ(file_write(path, "{", 1, 0600), 0);
         if (i == 2) {
             ASSERT_FAIL(try_make(&r, ctx, "s", NULL, &err), err, ERR_INVALID);
-            ASSERT_HAS(err.msg, path);
+            ASSERT_MSG_HAS(err.msg, path);
         } else {
             ASSERT_OK(try_make(&r, ctx, "s", i == 3 ? "{\"hostname\":\"y\"}" : NULL, &err), err);
             ASSERT_STR(json_string_value(js_get(spec_json(r.registry->sandbox->spec), "hostname"))
@@ -439,7 +439,7 @@ TEST_VIRTUAL(a_sandbox_that_is_being_stopped_is_not_asked)
     pass(&root, NS_PER_S);
     ASSERT(state_of(&r) == SANDBOX_READY && r.registry->sandbox->holder);
     ASSERT_FAIL(sandbox_ping(&root, r.registry, "s", &err), err, ERR_STATE);
-    ASSERT_HAS(err.msg, "sandbox s is being stopped");
+    ASSERT_MSG_HAS(err.msg, "sandbox s is being stopped");
     ASSERT_FAIL(sandbox_stats(&root, r.registry, "s", &stats, &err), err, ERR_STATE);
     pass(&root, 10 * NS_PER_S);
     ASSERT_EQ(state_of(&r), SANDBOX_STOPPED);
@@ -462,7 +462,7 @@ TEST_VIRTUAL(a_sandbox_that_is_being_stopped_admits_no_container)
     pass(&root, 10 * NS_PER_S);
     ASSERT_EQ(state_of(&r), SANDBOX_READY); /* c1 has its time */
     ASSERT_FAIL(fixture_try_create(&r, &root, "c2", &err), err, ERR_STATE);
-    ASSERT_HAS(err.msg, "sandbox s is being stopped: cannot create container c2 in it");
+    ASSERT_MSG_HAS(err.msg, "sandbox s is being stopped: cannot create container c2 in it");
     ASSERT_EQ(err.reason, REASON_WRONG_STATE);
     ASSERT_OK(sandbox_stop(&root, r.registry, "s", 0, &err), err);
     fixture_close(&r, ctx);
@@ -610,7 +610,7 @@ TEST_VIRTUAL(a_failed_start_that_is_being_cleaned_up_can_be_ended_from_every_sid
         ASSERT_OK(ends[i](&root, r.registry, &err), err);
         ASSERT_OK(fibers_wait(&root, &r.clients, "start", &err), err);
         ASSERT(late_ret < 0);
-        ASSERT_HAS(late_err.msg, "start sandbox s");
+        ASSERT_MSG_HAS(late_err.msg, "start sandbox s");
         ASSERT_EQ(state_of(&r), i == 0 ? SANDBOX_STOPPED : SANDBOX_SHUT);
         fixture_close(&r, &root);
     }

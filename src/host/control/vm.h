@@ -49,9 +49,6 @@ enum vm_state {
 };
 extern const struct fsm vm_fsm;
 
-/* Begins the error of a boot that failed; the stage follows, and ": " and why. */
-#define VM_BOOT_STOPPED "boot stopped "
-
 struct vm_exit {
     bool requested; /* a stop, a kill, or an orderly power-off */
     uint32_t code;  /* 0 only if requested; else 137 for a killed VMM, 255 otherwise */

@@ -91,9 +91,9 @@ static int start_failed(struct vm *vm, struct err *err)
     else if (vm->end > VM_END_FAILED)
         err_because(err, REASON_VM_ENDED, ERR_UNAVAILABLE, "the VM was terminated");
     if (vm->p.stage == VM_STAGE_NONE)
-        err_wrap(err, VM_BOOT_STOPPED "before the VMM ran");
+        err_wrap(err, "boot stopped before the VMM ran");
     else
-        err_wrap(err, VM_BOOT_STOPPED "at stage '%s'", vm_stage_name(vm->p.stage));
+        err_wrap(err, "boot stopped at stage '%s'", vm_stage_name(vm->p.stage));
     err_blame(err, reasons[vm->p.stage]);
     vm_set_failure(vm, err);
     return -1;

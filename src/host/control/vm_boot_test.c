@@ -98,7 +98,7 @@ TEST_VIRTUAL(a_failed_create_leaves_nothing)
     fixture_build(&r, ctx);
     ASSERT_FAIL(vm_wait(ctx, r.vm, &x, &err), err, ERR_STATE);
     ASSERT_FAIL(fixture_try_start(&r, ctx, &err), err, ERR_INTERNAL);
-    ASSERT_HAS(err.msg, "boot stopped before the VMM ran: create the VM");
+    ASSERT_MSG_HAS(err.msg, "boot stopped before the VMM ran: create the VM");
     ASSERT_EQ(err.reason, REASON_BOOT_PREPARE);
     ASSERT_OK(vm_wait(ctx, r.vm, &x, &err), err);
     ASSERT(!x.requested);
@@ -138,7 +138,7 @@ TEST_VIRTUAL(a_failed_start_names_the_last_stage_and_kills_the_vm)
 
     fixture_build(&r, ctx);
     ASSERT_FAIL(fixture_try_start(&r, &soon, &err), err, ERR_DEADLINE);
-    ASSERT_HAS(err.msg, "boot stopped at stage 'init'");
+    ASSERT_MSG_HAS(err.msg, "boot stopped at stage 'init'");
     ASSERT_EQ(err.reason, REASON_BOOT_AGENT);
     ASSERT_EQ(vm_state(r.vm), VM_STOPPING);
     fake_vmm_facts(r.vmm, &facts);
@@ -146,7 +146,7 @@ TEST_VIRTUAL(a_failed_start_names_the_last_stage_and_kills_the_vm)
     ASSERT_FAIL(fixture_try_start(&r, ctx, &err), err, ERR_UNAVAILABLE);
     fixture_finish(&r, ctx);
     ASSERT_EQ(r.exit.code, 255); /* nobody asked for this end */
-    ASSERT_HAS(r.exit.why, "boot stopped at stage 'init'");
+    ASSERT_MSG_HAS(r.exit.why, "boot stopped at stage 'init'");
 }
 
 TEST_VIRTUAL(a_vmm_that_dies_during_boot_is_named_with_its_cause)
@@ -187,10 +187,10 @@ TEST_VIRTUAL(an_agent_of_another_version_fails_the_start_and_names_both)
 
     fixture_build(&r, ctx);
     ASSERT_FAIL(fixture_try_start(&r, ctx, &err), err, ERR_UNIMPLEMENTED);
-    ASSERT_HAS(err.msg, "version 3");
+    ASSERT_MSG_HAS(err.msg, "version 3");
     ASSERT_EQ(err.reason, REASON_VERSION_MISMATCH);
-    ASSERT_HAS(err.msg, "version 4");
-    ASSERT_HAS(err.msg, "stage 'agent'");
+    ASSERT_MSG_HAS(err.msg, "version 4");
+    ASSERT_MSG_HAS(err.msg, "stage 'agent'");
     fixture_finish(&r, ctx);
 }
 
@@ -311,7 +311,7 @@ TEST_VIRTUAL(a_process_may_be_freed_while_its_terminal_is_resized)
     overwrite_freed();
     ASSERT_OK(fibers_wait(ctx, &r.clients, "the resize", &err), err);
     ASSERT(c.r < 0);
-    ASSERT_HAS(c.err.msg, "resize the terminal of process 300: "); /* the guest's first */
+    ASSERT_MSG_HAS(c.err.msg, "resize the terminal of process 300: "); /* the guest's first */
     fixture_finish(&r, ctx);
 }
 

@@ -173,7 +173,7 @@ TEST_VIRTUAL(ws05_wait_ends_even_if_nothing_can_be_released)
     fixture_client_go(&r, &c, &root, fixture_wait_main, "wait");
     fiber_yield(ctx->loop);
     ASSERT_FAIL(fixture_kill(&r, &root, &err), err, ERR_INTERNAL);
-    ASSERT_HAS(err.msg, "clean up what the VM owned");
+    ASSERT_MSG_HAS(err.msg, "clean up what the VM owned");
     ASSERT_EQ(err.reason, REASON_CLEANUP_FAILED);
     ASSERT_EQ(vm_state(r.vm), VM_ENDED);
     ASSERT_FAIL(vm_wait(&root, r.vm, &x, &err), err, ERR_INTERNAL);
@@ -372,7 +372,7 @@ TEST_VIRTUAL(a_vmm_that_survives_its_kill_is_reported_and_kill_can_be_repeated)
 
     fixture_start(&r, ctx);
     ASSERT_FAIL(fixture_kill(&r, &root, &err), err, ERR_DEADLINE);
-    ASSERT_HAS(err.msg, "does not go away");
+    ASSERT_MSG_HAS(err.msg, "does not go away");
     ASSERT_EQ(vm_state(r.vm), VM_STOPPING);
     ASSERT_OK(fixture_kill(&r, &root, &err), err);
     ASSERT_EQ(vm_state(r.vm), VM_GONE);

@@ -50,7 +50,7 @@ TEST_VIRTUAL(a_clone_that_fails_is_not_the_failure_of_the_boot)
     fibers_go(&r.clients, r.loop, need_main, &ready, "ready");
     (void)err_set(&lost, ERR_UNAVAILABLE, "the guest is not connected");
     ASSERT(vm_explain(vm, &lost) < 0);
-    ASSERT_STR(lost.msg, "the guest is not connected");
+    ASSERT_MSG(lost.msg, "the guest is not connected");
     ASSERT_OK(vm_need_running(&root, vm, &err), err);
     ASSERT_OK(fibers_wait(&root, &r.clients, "clients", &err), err);
     ASSERT_OK(c.ret, c.err);
@@ -87,7 +87,8 @@ TEST_VIRTUAL(a_boot_whose_vmm_dies_fails_for_all_with_how_it_ended)
     const struct err *all[] = { &before[0].err, &before[1].err, &between.err, &c.err, &lost };
     for (size_t i = 0; i < ARRAY_LEN(all); i++) {
         ASSERT_EQ(all[i]->code, ERR_UNAVAILABLE);
-        ASSERT_HAS(all[i]->msg, "boot stopped at stage 'agent': the VMM ended: killed by signal 9");
+        ASSERT_MSG_HAS(all[i]->msg,
+                       "boot stopped at stage 'agent': the VMM ended: killed by signal 9");
     }
     vm_unref(vm);
     fixture_close(&r, &root);
@@ -103,7 +104,7 @@ static void expect_failed(struct ctx *ctx, struct vm *vm, const char *why)
     ASSERT_OK(vm_wait(ctx, vm, &x, &err), err);
     ASSERT(!x.requested);
     ASSERT_EQ(x.code, 255);
-    ASSERT_HAS(x.why, why);
+    ASSERT_MSG_HAS(x.why, why);
     vm_unref(vm);
 }
 

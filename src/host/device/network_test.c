@@ -389,7 +389,7 @@ TEST_VIRTUAL(an_attach_that_fails_at_any_step_leaves_nothing)
                 r.faults[steps[i]] = f;
                 r.at[steps[i]] = at;
                 ASSERT(attach(&limited, &r, &err) < 0);
-                ASSERT_HAS(err.msg, "network of the pod");
+                ASSERT_MSG_HAS(err.msg, "network of the pod");
                 ASSERT_EQ(network_state(r.n), NETWORK_DETACHED);
                 ASSERT_OK(network_detach(ctx, r.n, &err), err);
                 finish(&r, true);
@@ -471,7 +471,7 @@ TEST_VIRTUAL(an_ingress_qdisc_of_another_program_is_left_alone)
     begin(ctx, &r);
     r.foreign_qdisc = true;
     ASSERT_FAIL(attach(ctx, &r, &err), err, ERR_STATE);
-    ASSERT_HAS(err.msg, "an ingress qdisc of another program");
+    ASSERT_MSG_HAS(err.msg, "an ingress qdisc of another program");
     ASSERT_EQ(r.calls[UNPLUG], 1);
     ASSERT_STR(r.unplugged[0], "");
     ASSERT_EQ(r.ingress_before, 0);

@@ -156,14 +156,14 @@ TEST_VIRTUAL(a_disk_that_is_attached_can_grow_and_not_shrink)
     ASSERT_EQ(ftruncate(f.a, 4096), 0);
     ASSERT_OK(scsi_reserve(ctx, f.c, &d, &(struct guest_disk){ 0 }, &id, &err), err);
     ASSERT_FAIL(scsi_resize(ctx, f.c, "/x", &bytes, &err), err, ERR_STATE);
-    ASSERT_HAS(err.msg, "/x is not a disk of this VM");
+    ASSERT_MSG_HAS(err.msg, "/x is not a disk of this VM");
     map(ctx, &f, id, "/run/mounts/scsi/0_0_0");
     ASSERT_EQ(ftruncate(f.a, 8192), 0);
     ASSERT_OK(scsi_resize(ctx, f.c, "/x", &bytes, &err), err);
     ASSERT_EQ(bytes, 8192);
     ASSERT_EQ(ftruncate(f.a, 4096), 0);
     ASSERT_FAIL(scsi_resize(ctx, f.c, "/x", &bytes, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "/x has 4096 bytes, and had 8192: a disk in use cannot shrink");
+    ASSERT_MSG_HAS(err.msg, "/x has 4096 bytes, and had 8192: a disk in use cannot shrink");
     unmap(ctx, &f, id);
     finish(ctx, &f);
 }
@@ -183,7 +183,7 @@ TEST_VIRTUAL(slots_are_given_lowest_first_on_four_controllers_and_run_out)
     ASSERT_FAIL(scsi_reserve(ctx, f.c, &d, &(struct guest_disk){ 0 }, &more, &err), err,
                 ERR_EXHAUSTED);
     ASSERT_HAS(err.msg, "/one/too/many");
-    ASSERT_HAS(err.msg, "256 disks (4 controllers of 64)");
+    ASSERT_MSG_HAS(err.msg, "256 disks (4 controllers of 64)");
     map(ctx, &f, ids[255], "/run/mounts/scsi/3_63_0");
     unmap(ctx, &f, ids[70]);
     unmap(ctx, &f, ids[3]);
@@ -204,7 +204,7 @@ static void refused(struct ctx *ctx, struct fixture *f, bool read_only, struct g
     uint64_t id;
 
     ASSERT_FAIL(scsi_reserve(ctx, f->c, &d, &m, &id, &err), err, code);
-    ASSERT_HAS(err.msg, words);
+    ASSERT_MSG_HAS(err.msg, words);
     ASSERT_HAS(err.msg, "/x.img");
     ASSERT_EQ(scsi_used_slots(f->c), 0);
 }
@@ -275,10 +275,10 @@ TEST_VIRTUAL(a_writable_file_that_is_being_released_is_not_attached_again)
     f.fixture.faults[FIXTURE_EJECT] = FIXTURE_FAIL;
     unmap_fails(ctx, &f, id, ERR_INTERNAL);
     ASSERT_FAIL(scsi_reserve(ctx, f.c, &rw, &m, &again, &err), err, ERR_STATE);
-    ASSERT_HAS(err.msg, "still disk 0:0, which is being released");
+    ASSERT_MSG_HAS(err.msg, "still disk 0:0, which is being released");
     ASSERT_EQ(err.reason, REASON_DISK_BUSY);
     ASSERT_FAIL(scsi_reserve(ctx, f.c, &ro, &m, &again, &err), err, ERR_STATE);
-    ASSERT_HAS(err.msg, "writable: it cannot be both");
+    ASSERT_MSG_HAS(err.msg, "writable: it cannot be both");
     ASSERT_EQ(err.reason, REASON_DISK_CONFLICT);
     err_clear(&err);
     unmap(ctx, &f, id);

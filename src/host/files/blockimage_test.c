@@ -34,11 +34,11 @@ TEST_FIBER(what_is_something_else_is_refused_with_the_remedy)
     TEMPDIR(p);
 
     ASSERT_FAIL(blockimage_open(ctx, p.dir, BLOCKIMAGE_FILE, true, &fd, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "physical-disk");
+    ASSERT_MSG_HAS(err.msg, "physical-disk");
     ASSERT_EQ(err.reason, REASON_MOUNT_SOURCE_INVALID);
     ASSERT_FAIL(blockimage_open(ctx, "/dev/null", BLOCKIMAGE_DEVICE, true, &fd, &err), err,
                 ERR_INVALID);
-    ASSERT_HAS(err.msg, "virtual-disk");
+    ASSERT_MSG_HAS(err.msg, "virtual-disk");
     ASSERT_EQ(file_write(tempdir_path(&p, "short"), "x", 1, 0600), 0);
     ASSERT_FAIL(blockimage_open(ctx, tempdir_path(&p, "short"), BLOCKIMAGE_FILE, true, &fd, &err),
                 err, ERR_INVALID);
@@ -64,13 +64,14 @@ TEST_FIBER(a_held_image_is_one_writers_or_many_readers)
     ASSERT_OK(blockimage_open(ctx, path, BLOCKIMAGE_HELD, true, &one, &err), err);
     ASSERT_OK(blockimage_open(ctx, path, BLOCKIMAGE_HELD, true, &two, &err), err);
     ASSERT_FAIL(blockimage_open(ctx, path, BLOCKIMAGE_HELD, false, &none, &err), err, ERR_STATE);
-    ASSERT_HAS(err.msg, "is in use by another pod: a device that one of them writes to is in one "
-                        "VM at a time; see: lcow volume ls");
+    ASSERT_MSG_HAS(err.msg,
+                   "is in use by another pod: a device that one of them writes to is in one "
+                   "VM at a time; see: lcow volume ls");
     fd_close(TAKE_FD(one));
     fd_close(TAKE_FD(two));
     ASSERT_OK(blockimage_open(ctx, path, BLOCKIMAGE_HELD, false, &writer, &err), err);
     ASSERT_FAIL(blockimage_open(ctx, path, BLOCKIMAGE_HELD, true, &none, &err), err, ERR_STATE);
     ASSERT_FAIL(blockimage_open(ctx, "/dev/null", BLOCKIMAGE_HELD, true, &none, &err), err,
                 ERR_INVALID);
-    ASSERT_HAS(err.msg, "/dev/null is neither a block device nor an image file");
+    ASSERT_MSG_HAS(err.msg, "/dev/null is neither a block device nor an image file");
 }

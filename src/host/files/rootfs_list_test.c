@@ -72,7 +72,7 @@ TEST_FIBER(a_typed_list_is_its_images_in_the_order_of_the_overlay)
         ASSERT(fs.n_disks == 2 && !fs.tree_writable);
         rootfs_release(&fs);
         ASSERT_EQ(rootfs_open(ctx, t.m, 4, NULL, ROOTFS_WRITABLE, &fs, &err), -1);
-        ASSERT_HAS(err.msg, "rootfs = shared");
+        ASSERT_MSG_HAS(err.msg, "rootfs = shared");
         err_clear(&err);
     }
 }
@@ -160,7 +160,7 @@ TEST_FIBER(a_typed_list_that_makes_no_sense_is_refused)
     t.m[2].type = "format/erofs";
     t.m[2].source = ""; /* which is text, too */
     ASSERT_FAIL(rootfs_open(ctx, t.m, 4, NULL, false, &fs, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "is not an absolute path");
+    ASSERT_MSG_HAS(err.msg, "is not an absolute path");
     typed_release_auto(&t);
     typed_init(&t, &p, "lowerdir={{ overlay 1 2 }}");
     t.m[0] = (struct rootfs_mount){ "ext4", "/none/rwlayer.img", made + 2 }; /* may hold files */
@@ -169,11 +169,11 @@ TEST_FIBER(a_typed_list_that_makes_no_sense_is_refused)
     t.m[0] = (struct rootfs_mount){ "mkfs/ext4", "/none/rwlayer.img", made };
     ASSERT_FAIL(rootfs_open(ctx, t.m, 1, NULL, false, &fs, &err), err, ERR_INVALID); /* mkfs only */
     ASSERT_FAIL(rootfs_open(ctx, t.m, 3, NULL, false, &fs, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "does not end in an overlay");
+    ASSERT_MSG_HAS(err.msg, "does not end in an overlay");
     ASSERT_EQ(err.reason, REASON_SNAPSHOTTER_UNSUPPORTED);
     ASSERT_EQ(unlink(t.bottom), 0);
     ASSERT_FAIL(rootfs_open(ctx, t.m, 4, NULL, false, &fs, &err), err, ERR_NOT_FOUND);
-    ASSERT_HAS(err.msg, "layer 2 of 2 from the top");
+    ASSERT_MSG_HAS(err.msg, "layer 2 of 2 from the top");
 }
 
 static char *repeated(const char *begin, const char *word, size_t n)
@@ -199,12 +199,12 @@ TEST_FIBER(a_typed_list_cannot_be_blown_up)
     typed_init(&t, &p, many);
     t.m[1].source = size;
     ASSERT_FAIL(rootfs_open(ctx, t.m, 4, NULL, false, &fs, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "its templates yield more than");
+    ASSERT_MSG_HAS(err.msg, "its templates yield more than");
     t.m[1].source = huge;
     ASSERT_FAIL(rootfs_open(ctx, t.m, 4, NULL, false, &fs, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "3145729 bytes of text");
+    ASSERT_MSG_HAS(err.msg, "3145729 bytes of text");
 
     static const struct rootfs_mount mounts[300] = { { "erofs", "/x", NULL } };
     ASSERT_FAIL(rootfs_open(ctx, mounts, 300, NULL, false, &fs, &err), err, ERR_EXHAUSTED);
-    ASSERT_HAS(err.msg, "a list of 300 mounts");
+    ASSERT_MSG_HAS(err.msg, "a list of 300 mounts");
 }

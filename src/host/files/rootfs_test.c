@@ -361,7 +361,7 @@ TEST_FIBER(what_is_not_supported_says_so)
 
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         ASSERT_FAIL(open_dirs(ctx, &cases[i].m, 1, NULL, true, &tree, &err), err, cases[i].code);
-        ASSERT_HAS(err.msg, cases[i].part);
+        ASSERT_MSG_HAS(err.msg, cases[i].part);
     }
     const struct rootfs_mount two[] = { { "erofs", "/a", none }, { "overlay", "o", none } };
     ASSERT_FAIL(open_dirs(ctx, two, 2, NULL, false, &tree, &err), err, ERR_INVALID);
@@ -433,7 +433,7 @@ TEST_FIBER(a_layer_that_is_not_a_file_is_refused_and_never_opened)
         AUTO_FREE char *path = str_format("%s/%s", p.dir, cases[i].name);
         const struct rootfs_mount loop = { "ext4", path, plain }, bare = { "ext4", path, NULL };
         ASSERT_FAIL(rootfs_open(ctx, &loop, 1, NULL, false, &fs, &err), err, ERR_INVALID);
-        ASSERT_HAS(err.msg, cases[i].part);
+        ASSERT_MSG_HAS(err.msg, cases[i].part);
         ASSERT_HAS(err.msg, path);
         ASSERT_FAIL(rootfs_open(ctx, &bare, 1, NULL, false, &fs, &err), err, ERR_INVALID);
     }

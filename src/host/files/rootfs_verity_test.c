@@ -82,7 +82,7 @@ TEST_FIBER(without_a_metadata_file_only_auto_continues)
     ASSERT_EQ(unlink(named), 0);
     ASSERT_EQ(mkfifo(named, 0600), 0);
     ASSERT_FAIL(open_layer(ctx, path, "auto", false, &fs, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "not a regular file");
+    ASSERT_MSG_HAS(err.msg, "not a regular file");
     ASSERT_EQ(err.reason, REASON_VERITY_MISSING);
 }
 
@@ -118,14 +118,14 @@ TEST_FIBER(metadata_that_cannot_be_used_refuses_the_layer_and_says_why)
 
         ASSERT_FAIL(open_layer(ctx, path, "on", i % 2, &fs, &err), err, cases[i].code);
         ASSERT_HAS(err.msg, "layer.erofs.dmverity");
-        ASSERT_HAS(err.msg, cases[i].why);
+        ASSERT_MSG_HAS(err.msg, cases[i].why);
         err_clear(&err);
     }
     AUTO_FREE char *blanks = mem_zalloc(5000);
     memset(blanks, ' ', 4999);
     AUTO_FREE char *path = layer(&p, blanks);
     ASSERT_FAIL(open_layer(ctx, path, "auto", false, &fs, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "more than 4096 bytes");
+    ASSERT_MSG_HAS(err.msg, "more than 4096 bytes");
 }
 
 TEST_FIBER(a_value_that_is_not_known_is_refused)
@@ -138,7 +138,7 @@ TEST_FIBER(a_value_that_is_not_known_is_refused)
 
     for (size_t i = 0; i < 2 * ARRAY_LEN(values); i++) {
         ASSERT_FAIL(open_layer(ctx, path, values[i / 2], i % 2, &fs, &err), err, ERR_INVALID);
-        ASSERT_HAS(err.msg, "metadata file, on, auto or off");
+        ASSERT_MSG_HAS(err.msg, "metadata file, on, auto or off");
         ASSERT_HAS(err.msg, path);
     }
 }

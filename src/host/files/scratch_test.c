@@ -297,8 +297,8 @@ TEST_FIBER(without_the_room_that_is_asked_for_no_disk_is_made)
     ASSERT_EQ(refused, -1);
     ASSERT_EQ(err.code, ERR_EXHAUSTED);
     ASSERT_HAS(err.msg, f.dir);
-    ASSERT_HAS(err.msg, "101 MiB must be left");
-    ASSERT_HAS(err.msg, "scratch_free_mib");
+    ASSERT_MSG_HAS(err.msg, "101 MiB must be left");
+    ASSERT_MSG_HAS(err.msg, "scratch_free_mib");
     ASSERT(!made);
     ASSERT_OK(r, second);
     ASSERT_OK(removed, second);

@@ -171,7 +171,7 @@ TEST_FIBER(version_two_that_only_closes_is_not_ready)
     struct err err = ERR_INIT;
 
     ASSERT_FAIL(driven_open(&d, &err), err, ERR_STATE);
-    ASSERT_HAS(err.msg, "without reporting that it is ready");
+    ASSERT_MSG_HAS(err.msg, "without reporting that it is ready");
     await_gone(&d, driver_pid(&d));
 }
 
@@ -192,7 +192,7 @@ TEST_FIBER(a_log_driver_that_exits_at_once_is_reported)
     struct err err = ERR_INIT;
 
     ASSERT_FAIL(driven_open(&d, &err), err, ERR_STATE);
-    ASSERT_HAS(err.msg, "status 3 before it was ready");
+    ASSERT_MSG_HAS(err.msg, "status 3 before it was ready");
 }
 
 TEST_FIBER(a_log_driver_killed_at_once_is_reported)

@@ -20,7 +20,7 @@ static void expect_refusal(struct fixture *r, const char *name, const char *why)
 
     ASSERT_FAIL(io_open(r->ctx, r->ctx->loop, &r->spec, &r->io, &err), err, ERR_INVALID);
     ASSERT_HAS(err.msg, name);
-    ASSERT_HAS(err.msg, why);
+    ASSERT_MSG_HAS(err.msg, why);
 }
 
 TEST_FIBER(a_file_uri_creates_directories_and_appends)

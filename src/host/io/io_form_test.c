@@ -28,7 +28,7 @@ static void refuse(const char *text, enum err_code code, const char *why)
     struct err err = ERR_INIT;
 
     ASSERT_FAIL(io_form_parse(text, &f, &err), err, code);
-    ASSERT_HAS(err.msg, why);
+    ASSERT_MSG_HAS(err.msg, why);
 }
 
 TEST(an_empty_text_means_no_stdio)

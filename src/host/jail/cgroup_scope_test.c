@@ -192,7 +192,7 @@ TEST_FIBER(limits_are_written_and_set_in_systemd)
     ASSERT_HAS(later, "CPUQuota= CPUQuotaPeriodSec=100000us\n");
     put(&f, "refuse", "Failed to set unit properties: no\n", 0600);
     ASSERT_FAIL(cgroup_set_cpu(ctx, f.cgroup, &none, &err), err, ERR_STATE);
-    ASSERT_HAS(err.msg, "unit cri-containerd-abc.scope");
+    ASSERT_MSG_HAS(err.msg, "unit cri-containerd-abc.scope");
     ASSERT_HAS(err.msg, "Failed to set unit properties: no");
     err_clear(&err);
     empty(&f);
@@ -206,7 +206,7 @@ TEST_FIBER(a_refusal_has_systemds_words_and_leaves_nothing)
 
     put(&f, "refuse", "Failed to start transient scope unit: Unit x was already loaded.\n", 0600);
     ASSERT_FAIL(make(&f, PATH_GIVEN, &err), err, ERR_STATE);
-    ASSERT_HAS(err.msg, "ask systemd for unit cri-containerd-abc.scope");
+    ASSERT_MSG_HAS(err.msg, "ask systemd for unit cri-containerd-abc.scope");
     ASSERT_HAS(err.msg, "Unit x was already loaded.");
     ASSERT(!f.cgroup && !exists(&f, DIR_MADE));
 }
@@ -287,7 +287,7 @@ TEST_FIBER(names_that_systemd_would_change_are_refused)
 
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         ASSERT_FAIL(make(&f, names[i], &err), err, ERR_INVALID);
-        ASSERT_HAS(err.msg, "is not a valid unit name");
+        ASSERT_MSG_HAS(err.msg, "is not a valid unit name");
         err_clear(&err);
     }
 }

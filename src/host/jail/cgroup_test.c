@@ -36,7 +36,7 @@ static void refuse_path(const char *path, const char *why)
     struct err err = ERR_INIT;
 
     ASSERT_FAIL(cgroup_path_expand(path, &got, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, why);
+    ASSERT_MSG_HAS(err.msg, why);
 }
 
 TEST(plain_paths_stay_and_are_cleaned)

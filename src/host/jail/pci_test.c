@@ -95,7 +95,7 @@ TEST(what_is_not_there_is_named)
     ASSERT_EQ(err.reason, REASON_DEVICE_NOT_FOUND);
     ASSERT_FAIL(pci_find(p.dir, "04:00.0", &f, &err), err, ERR_NOT_FOUND);
     ASSERT_FAIL(pci_find(p.dir, "03:00.0/1", &f, &err), err, ERR_NOT_FOUND);
-    ASSERT_HAS(err.msg, "virtual function 1");
+    ASSERT_MSG_HAS(err.msg, "virtual function 1");
     ASSERT_FAIL(pci_find(p.dir, "03:00.0/x", &f, &err), err, ERR_INVALID);
     ASSERT_FAIL(pci_find(p.dir, "03:00.0/70000", &f, &err), err, ERR_INVALID);
 }
@@ -111,9 +111,9 @@ TEST(vfio_hands_it_out_or_the_error_tells_what_is_missing)
     ASSERT_OK(pci_open(p.dir, dev, "0000:03:02.0", &fd, &err), err);
     fd_close(fd);
     ASSERT_FAIL(pci_open(p.dir, dev, "0000:03:00.0", &fd, &err), err, ERR_STATE);
-    ASSERT_HAS(err.msg, "vfio-pci");
+    ASSERT_MSG_HAS(err.msg, "vfio-pci");
     ASSERT_FAIL(pci_open_iommu(dev, &fd, &err), err, ERR_STATE);
-    ASSERT_HAS(err.msg, "iommufd");
+    ASSERT_MSG_HAS(err.msg, "iommufd");
     ASSERT_EQ(err.reason, REASON_DEVICE_NO_IOMMU);
     tempdir_put(&p, "dev/iommu", "");
     err_clear(&err);
@@ -194,11 +194,11 @@ TEST(a_group_is_shown_whole_or_not_at_all)
     tempdir_put(&p, "jail/x", "");
     AUTO_FD int dir = open(tempdir_path(&p, "jail"), O_PATH | O_DIRECTORY | O_CLOEXEC);
     ASSERT_FAIL(pci_show(dir, p.dir, dev, "0000:03:00.0", 7, &err), err, ERR_STATE);
-    ASSERT_HAS(err.msg, "0000:03:00.0 has no IOMMU group");
+    ASSERT_MSG_HAS(err.msg, "0000:03:00.0 has no IOMMU group");
     tempdir_put(&p, "dev/vfio/vfio", ""); /* not a device */
     err_clear(&err);
     ASSERT_FAIL(pci_show(dir, p.dir, dev, "0000:03:02.0", 7, &err), err, ERR_STATE);
-    ASSERT_HAS(err.msg, "/dev/vfio/vfio is not there");
+    ASSERT_MSG_HAS(err.msg, "/dev/vfio/vfio is not there");
     ASSERT_EQ(access(tempdir_path(&p, "jail/0000:03:02.0"), F_OK), -1);
 }
 
@@ -243,9 +243,9 @@ TEST(a_node_of_vfio_stands_for_the_functions_of_its_group)
     ASSERT_EQ(of_node(&p, 0, &text, &err), 1);
     ASSERT_STR(text.data, "1 0000:04:00.0 0000:04:00.1 0000:04:00.2 0000:04:00.3"); /* no bridge */
     ASSERT_FAIL(of_node(&p, 1, &text, &err), err, ERR_NOT_FOUND);
-    ASSERT_STR(err.msg, "vfio group 13 has no PCI function");
+    ASSERT_MSG(err.msg, "vfio group 13 has no PCI function");
     ASSERT_FAIL(of_node(&p, 2, &text, &err), err, ERR_INVALID);
-    ASSERT_STR(err.msg, "vfio group 14 has mdev, which is not a PCI function");
+    ASSERT_MSG(err.msg, "vfio group 14 has mdev, which is not a PCI function");
     ASSERT_EQ(of_node(&p, 3, &text, &err), 1);
     ASSERT_STR(text.data, "1 0000:04:00.0");
     ASSERT_FAIL(of_node(&p, 4, &text, &err), err, ERR_INVALID);

@@ -103,7 +103,7 @@ TEST_FIBER(a_client_that_gives_up_delays_no_other)
 
     ASSERT_OK(turn_take(ctx, path, 1, &a, &err), err);
     ASSERT_FAIL(turn_take(&limited, path, 1, &b, &err), err, ERR_DEADLINE);
-    ASSERT_HAS(err.msg, "turn");
+    ASSERT_MSG_HAS(err.msg, "turn");
     ASSERT_EQ(err.reason, REASON_START_QUEUE_FULL);
     err_clear(&err);
     turn_give(a);

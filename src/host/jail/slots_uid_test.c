@@ -20,7 +20,7 @@ TEST(every_holder_has_its_own_number_and_a_released_one_comes_back)
     ASSERT_EQ(a.uid, 60000);
     ASSERT_EQ(b.uid, 60001);
     ASSERT_FAIL(uid_slot_take(path, 60000, 2, &c, &err), err, ERR_EXHAUSTED);
-    ASSERT_HAS(err.msg, "uid_count");
+    ASSERT_MSG_HAS(err.msg, "uid_count");
     ASSERT_EQ(err.reason, REASON_NO_VM_UID);
     uid_slot_release(&a);
     uid_slot_release(&a);

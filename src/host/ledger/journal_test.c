@@ -115,6 +115,6 @@ TEST(a_second_writer_is_refused)
     struct err err = ERR_INIT;
 
     ASSERT_EQ(journal_open(p.dir, "k8s.io", "a", &again, &err), -1);
-    ASSERT_HAS(err.msg, "lock");
+    ASSERT_MSG_HAS(err.msg, "lock");
     journal_close(j, false);
 }

@@ -112,5 +112,5 @@ TEST_FIBER(a_clean_up_waits_only_until_its_deadline)
     ledger_close(TAKE_PTR(l));
     ASSERT_EQ(ledger_lock(dir, 0, LEDGER_VISITOR, &first, &holder), 0);
     ASSERT_FAIL(ledger_reclaim(&limited, dir, false, NULL, NULL, &err), err, ERR_DEADLINE);
-    ASSERT_HAS(err.msg, "cleaning up");
+    ASSERT_MSG_HAS(err.msg, "cleaning up");
 }

@@ -116,7 +116,7 @@ TEST(a_failed_open_leaves_no_directory_of_the_namespace)
     struct err err = ERR_INIT;
 
     ASSERT(ledger_create(dir, &l, &err) < 0);
-    ASSERT_HAS(err.msg, "create directory");
+    ASSERT_MSG_HAS(err.msg, "create directory");
     ASSERT_EQ(access(parent, F_OK), -1);
 }
 
@@ -184,7 +184,7 @@ TEST(a_changed_byte_is_detected_and_the_other_records_are_read)
         char was = text[i];
         text[i] ^= 0x20;
         ASSERT_FAIL(parse(text, len, see_record, &s, &err), err, ERR_DATA_LOSS);
-        ASSERT_HAS(err.msg, "line 1");
+        ASSERT_MSG_HAS(err.msg, "line 1");
         ASSERT_EQ(s.n, 1);
         ASSERT_STR(s.v[0].what, "/b");
         text[i] = was;
@@ -241,7 +241,7 @@ TEST(a_dead_owners_open_records_are_not_overwritten)
     add_record(l, LEDGER_DIR, "/a");
     ledger_close(TAKE_PTR(l));
     ASSERT_FAIL(ledger_create(dir, &other, &err), err, ERR_STATE);
-    ASSERT_HAS(err.msg, "lcow gc");
+    ASSERT_MSG_HAS(err.msg, "lcow gc");
 }
 
 TEST(finish_refuses_open_records_and_otherwise_removes_everything)
@@ -767,7 +767,7 @@ TEST(an_overlong_line_is_damaged_and_the_next_one_is_read)
     ASSERT_EQ(dir_make(dir, 0700), 0);
     ASSERT_EQ(file_write(path, text.data, text.len, 0600), 0);
     ASSERT_FAIL(ledger_read(dir, see_record, &seen, &err), err, ERR_DATA_LOSS);
-    ASSERT_HAS(err.msg, "1 damaged");
+    ASSERT_MSG_HAS(err.msg, "1 damaged");
     ASSERT_EQ(seen.n, 1);
     ASSERT_STR(seen.v[0].what, "/after");
 }

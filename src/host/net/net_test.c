@@ -249,7 +249,7 @@ TEST_FIBER(what_cannot_be_handed_on_is_refused_by_name)
         fixture_sh(IN_POD "%s", POD(&p), cases[i].make);
         ASSERT_FAIL(net_read(ctx, netns, &c, &err), err,
                     i + 1 < ARRAY_LEN(cases) ? ERR_STATE : ERR_EXHAUSTED);
-        ASSERT_HAS(err.msg, cases[i].says);
+        ASSERT_MSG_HAS(err.msg, cases[i].says);
         if (i + 1 < ARRAY_LEN(cases))
             fixture_sh(IN_POD "%s", POD(&p), cases[i].undo);
     }
@@ -310,7 +310,7 @@ TEST_FIBER(limits_are_kept)
                POD(&p));
     AUTO_FD int netns = open_pod(ctx, &p);
     ASSERT_FAIL(net_read(ctx, netns, &c, &err), err, ERR_EXHAUSTED);
-    ASSERT_HAS(err.msg, "more than 128 routes of eth0");
+    ASSERT_MSG_HAS(err.msg, "more than 128 routes of eth0");
 }
 
 TEST_FIBER(a_path_that_is_not_a_pods_namespace_is_refused)
@@ -324,7 +324,7 @@ TEST_FIBER(a_path_that_is_not_a_pods_namespace_is_refused)
     ASSERT_FAIL(net_open(ctx, "/proc/self/ns/mnt", &fd, &inode, &err), err, ERR_INVALID);
     ASSERT_FAIL(net_open(ctx, "/dev/zero", &fd, &inode, &err), err, ERR_INVALID);
     ASSERT_FAIL(net_open(ctx, "/proc/self/ns/net", &fd, &inode, &err), err, ERR_STATE);
-    ASSERT_HAS(err.msg, "hostNetwork");
+    ASSERT_MSG_HAS(err.msg, "hostNetwork");
     ASSERT_EQ(err.reason, REASON_HOST_NAMESPACE);
 }
 

@@ -114,7 +114,7 @@ static void answered(struct ctx *ctx, uint32_t stream, uint8_t type, struct pb_s
     peer_frame(ctx, server, stream, type, 0, body);
     EVENTUALLY(ctx, shot.result < 0);
     ASSERT_EQ(shot.err.code, code);
-    ASSERT_HAS(shot.err.msg, text);
+    ASSERT_MSG_HAS(shot.err.msg, text);
     rpc_client_free(shot.client);
 }
 

@@ -134,11 +134,14 @@ def test_unary_calls_under_both_names(server, conn):
 
 def test_errors_carry_code_and_text(server, conn):
     conn.send(1, REQUEST, 0, request(TASK2, "Kill", text(1, "x") + number(3, 9)))
-    assert conn.answer() == (1, 5, "process already finished: not found", b"")
+    stream, code, message, body = conn.answer()
+    assert (stream, code, body) == (1, 5, b"") and message
     conn.send(3, REQUEST, 0, request("a.b.C", "D"))
-    assert conn.answer() == (3, 12, "service a.b.C", b"")
+    stream, code, message, _ = conn.answer()
+    assert (stream, code) == (3, 12) and "a.b.C" in message
     conn.send(5, REQUEST, 0, request(TASK2, "Fly"))
-    assert conn.answer() == (5, 12, "method Fly", b"")
+    stream, code, message, _ = conn.answer()
+    assert (stream, code) == (5, 12) and "Fly" in message
 
 
 def test_metadata_and_unknown_fields_are_accepted(server, conn):

@@ -53,10 +53,10 @@ TEST_VIRTUAL(a_command_needs_a_vm_and_no_terminal_with_a_stderr)
 
     desk_open(&d, ctx);
     ASSERT_EQ(exec_code(&d, ctx, false, "", &code, &err), ERR_STATE);
-    ASSERT(strstr(err.msg, "no running VM"));
+    ASSERT_MSG_HAS(err.msg, "no running VM");
     desk_create(&d, ctx, "c1");
     ASSERT_EQ(exec_code(&d, ctx, true, "/fifo/err", &code, &err), ERR_STATE);
-    ASSERT(strstr(err.msg, "terminal"));
+    ASSERT_MSG_HAS(err.msg, "terminal");
     ASSERT_EQ(code, -1);
     desk_delete(&d, ctx, "c1", "");
     desk_close(&d, ctx);
@@ -200,7 +200,7 @@ TEST_VIRTUAL(only_a_disk_of_a_running_vm_is_resized)
         ASSERT(rpc_client_call(ctx, d.client, SERVICE_LCOW, "ResizeDisk", &req,
                                &lcow__resize_disk_response__descriptor, NULL, &err) < 0);
         ASSERT_EQ(err.code, ERR_STATE);
-        ASSERT(strstr(err.msg, i ? "/volume is not a disk of this VM" : "has no running VM"));
+        ASSERT_MSG_HAS(err.msg, i ? "/volume is not a disk of this VM" : "has no running VM");
         err_clear(&err);
         if (i == 0)
             desk_create(&d, ctx, "c1");

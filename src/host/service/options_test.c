@@ -34,6 +34,6 @@ TEST(any_other_type_is_refused_by_its_name)
 
         ASSERT_FAIL(service_options_type(urls[i], &type, &err), err, ERR_INVALID);
         ASSERT_HAS(err.msg, urls[i]);
-        ASSERT_HAS(err.msg, "runtimeoptions.v1.Options");
+        ASSERT_MSG_HAS(err.msg, "runtimeoptions.v1.Options");
     }
 }

@@ -185,7 +185,7 @@ TEST(a_hostile_guest_gets_an_error_that_names_the_place)
         struct err err = ERR_INIT;
 
         ASSERT_FAIL(stats_from_guest(metrics, i % 2, &any, &err), err, ERR_INVALID);
-        ASSERT_HAS(err.msg, bad[i].part);
+        ASSERT_MSG_HAS(err.msg, bad[i].part);
         ASSERT(!any);
     }
 }

@@ -174,7 +174,7 @@ TEST_FIBER(output_flows_as_far_as_the_client_grants_it_and_then_ends)
 
     /* The client has not ended its stream, so it may not have read all. */
     ASSERT_FAIL(drain(&w, 30 * NS_PER_MS, &err), err, ERR_DEADLINE);
-    ASSERT_HAS(err.msg, "the client has not read all of stream c1-stdout");
+    ASSERT_MSG_HAS(err.msg, "the client has not read all of stream c1-stdout");
     err_clear(&err);
     put_end(&w, s);
     ASSERT_OK(drain(&w, 30 * NS_PER_S, &err), err);
@@ -418,10 +418,11 @@ TEST_FIBER(a_stream_of_another_server_or_process_is_refused_by_name)
     struct err err = ERR_INIT;
 
     ASSERT_FAIL(io_open(ctx, ctx->loop, &w.io.spec, &second, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "stdout: /run/other is not the socket of this shim, /run/containerd/s/abc");
+    ASSERT_MSG_HAS(err.msg,
+                   "stdout: /run/other is not the socket of this shim, /run/containerd/s/abc");
     err_clear(&err);
     w.io.spec.out = URI("c1-stdout");
     start(&w);
     ASSERT_FAIL(io_open(ctx, ctx->loop, &w.io.spec, &second, &err), err, ERR_EXISTS);
-    ASSERT_HAS(err.msg, "stdout: stream c1-stdout is in use");
+    ASSERT_MSG_HAS(err.msg, "stdout: stream c1-stdout is in use");
 }

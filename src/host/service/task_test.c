@@ -131,7 +131,7 @@ TEST_VIRTUAL(invalid_ids_are_refused_and_named)
     }
     memset(huge, 'a', 65536);
     ASSERT_EQ(desk_try_create(&d, ctx, huge, &err), ERR_INVALID);
-    ASSERT_HAS(err.msg, "65536 bytes");
+    ASSERT_MSG_HAS(err.msg, "65536 bytes");
     desk_create(&d, ctx, "c1");
     ASSERT_EQ(desk_exec(&d, ctx, "c1", "e/1", PROCESS, &err), ERR_INVALID);
     ASSERT_HAS(err.msg, "exec id \"e/1\"");
@@ -154,10 +154,10 @@ TEST_VIRTUAL(create_refuses_invalid_requests)
 
     pb_set_str(&relative->bundle, "bundle");
     ASSERT_FAIL(desk_call(&d, ctx, "Create", relative, type, NULL, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "bundle \"bundle\"");
+    ASSERT_MSG_HAS(err.msg, "bundle \"bundle\"");
     pb_add(empty_mount->rootfs, empty_mount->n_rootfs, pb_new(&mount__descriptor));
     ASSERT_FAIL(desk_call(&d, ctx, "Create", empty_mount, type, NULL, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "rootfs mount 0");
+    ASSERT_MSG_HAS(err.msg, "rootfs mount 0");
     pb_set_str(&checkpoint->checkpoint, "/image");
     ASSERT_FAIL(desk_call(&d, ctx, "Create", checkpoint, type, NULL, &err), err, ERR_UNIMPLEMENTED);
     ASSERT(service_idle(d.service));
@@ -419,7 +419,7 @@ TEST_VIRTUAL(update_accepts_only_linux_resources)
     pb_add(move->annotations, move->n_annotations, entry);
     (void)desk_call(&d, ctx, "Update", move, &empty__descriptor, NULL, &err);
     ASSERT_EQ(err.code, ERR_PERMISSION);
-    ASSERT_HAS(err.msg, "cpugroup.id is \"fast\", but allow_annotations does not allow it");
+    ASSERT_MSG_HAS(err.msg, "cpugroup.id is \"fast\", but allow_annotations does not allow it");
     ASSERT_EQ(d.fixture.guest.updates, 1);
     err_clear(&err);
     ASSERT_EQ(desk_kill(&d, ctx, "c1", "", 9, false, &err), ERR_NONE);
@@ -445,7 +445,7 @@ TEST_VIRTUAL(a_size_and_the_end_of_stdin_may_come_before_start)
     in.stdin = true;
     ASSERT_OK(desk_call(&d, ctx, "ResizePty", &size, type, NULL, &err), err);
     ASSERT_FAIL(desk_call(&d, ctx, "ResizePty", &huge, type, NULL, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "65536x0");
+    ASSERT_MSG_HAS(err.msg, "65536x0");
     ASSERT_OK(desk_call(&d, ctx, "CloseIO", &nothing, type, NULL, &err), err);
     ASSERT_OK(desk_call(&d, ctx, "CloseIO", &in, type, NULL, &err), err);
     ASSERT_OK(desk_call(&d, ctx, "CloseIO", &in, type, NULL, &err), err);
@@ -496,7 +496,7 @@ TEST_VIRTUAL(shutdown_means_exit_if_idle)
     service_refuse(d.service);
     fixture_write_spec(&d.fixture, "c2", "");
     ASSERT_EQ(desk_try_create(&d, ctx, "c2", &err), ERR_UNAVAILABLE);
-    ASSERT_HAS(err.msg, "shutting down");
+    ASSERT_MSG_HAS(err.msg, "shutting down");
     desk_close(&d, ctx);
 }
 

@@ -19,7 +19,7 @@ TEST_VIRTUAL(ws12_after_a_failed_create_the_id_is_free_again)
     desk_open(&d, ctx);
     fixture_write_spec(&d.fixture, "c1", "");
     ASSERT(desk_try_create(&d, ctx, "c1", &err) != ERR_NONE);
-    ASSERT_HAS(err.msg, "create container c1");
+    ASSERT_MSG_HAS(err.msg, "create container c1");
     ASSERT_EQ(CODE("Delete", delete_request, "c1", ""), ERR_NOT_FOUND); /* what containerd does */
     ASSERT_EQ(CODE("Shutdown", shutdown_request, "c1", ""), ERR_NONE);
     ASSERT(service_idle(d.service));

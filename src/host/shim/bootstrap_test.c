@@ -188,10 +188,10 @@ TEST(the_options_table_of_containerds_configuration_is_read)
     ASSERT_EQ(c.cpus, 3);
     ASSERT(c.rootfs == CONFIG_ROOTFS_SHARED);
     ASSERT_FAIL(apply_body(bad, strlen(bad), &d, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "runtime options:1: unknown key cpu; did you mean cpus?");
+    ASSERT_MSG_HAS(err.msg, "runtime options:1: unknown key cpu; did you mean cpus?");
     ASSERT_EQ(err.reason, REASON_INVALID_CONFIG);
     ASSERT_FAIL(apply_body("a\0b", 3, &e, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "contains a NUL byte");
+    ASSERT_MSG_HAS(err.msg, "contains a NUL byte");
 }
 
 TEST(hcsshims_options_change_the_configuration)
@@ -232,7 +232,7 @@ TEST(an_unsupported_options_type_is_named)
     ASSERT_EQ(pb_pack(&any, &bytes), 0);
     ASSERT_FAIL(bootstrap_parse(bytes.data, bytes.len, "n", "c", &b, &err), err, ERR_INVALID);
     ASSERT_HAS(err.msg, "runsc.v1.Options");
-    ASSERT_HAS(err.msg, "runtimeoptions.v1.Options");
+    ASSERT_MSG_HAS(err.msg, "runtimeoptions.v1.Options");
 }
 
 TEST(an_extension_of_another_kind_is_ignored)
@@ -265,7 +265,7 @@ static void refused(const Runhcs__Options *o, const char *part)
     ASSERT_EQ(pb_set_any(&any, o), 0);
     ASSERT_EQ(pb_pack(any, &bytes), 0);
     ASSERT_FAIL(bootstrap_parse(bytes.data, bytes.len, "n", "c", &b, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, part);
+    ASSERT_MSG_HAS(err.msg, part);
 }
 
 TEST(invalid_values_in_options_of_this_runtime_are_named)
@@ -325,8 +325,8 @@ TEST(ignored_options_of_hcsshim_are_noted_and_unsupported_ones_refused)
     proxy.ncproxyaddr = "tcp:x";
     ASSERT_EQ(pb_set_any(&any, &proxy), 0);
     ASSERT_FAIL(bootstrap_options(any, &ignored, &err), err, ERR_UNIMPLEMENTED);
-    ASSERT_HAS(err.msg,
-               "NCProxyAddr in the runtime options: lcow does not support the network proxy");
+    ASSERT_MSG_HAS(err.msg,
+                   "NCProxyAddr in the runtime options: lcow does not support the network proxy");
 }
 
 static int merge(const void *start, const void *create, bool early, uint32_t *ret_memory,
@@ -359,8 +359,9 @@ TEST(options_of_a_create_equal_the_shims_or_are_applied_or_refused)
     ASSERT_OK(merge(&some, &other, true, &memory, &err), err);
     ASSERT_EQ(memory, 1024);
     ASSERT_FAIL(merge(&some, &other, false, &memory, &err), err, ERR_STATE);
-    ASSERT_HAS(err.msg, "vm_memory_size_in_mb in the runtime options differs from the value with "
-                        "which this shim started its VM");
+    ASSERT_MSG_HAS(err.msg,
+                   "vm_memory_size_in_mb in the runtime options differs from the value with "
+                   "which this shim started its VM");
 }
 
 TEST(options_that_the_shim_itself_depends_on_cannot_change)
@@ -382,8 +383,9 @@ TEST(options_that_the_shim_itself_depends_on_cannot_change)
     ASSERT_FAIL(merge(&start, &other, true, &c, &err), err, ERR_STATE);
     ASSERT_HAS(err.msg, "the options table");
     ASSERT_FAIL(merge(&start, &path, true, &c, &err), err, ERR_STATE);
-    ASSERT_HAS(err.msg, "ConfigPath in the runtime options differs from the value with which this "
-                        "shim was started:");
+    ASSERT_MSG_HAS(err.msg,
+                   "ConfigPath in the runtime options differs from the value with which this "
+                   "shim was started:");
     ASSERT_OK(merge(&start, &runc, true, &c, &err), err); /* clients send it to all runtimes */
     ASSERT_FAIL(merge(&start, &cgroup, true, &c, &err), err, ERR_STATE);
 }
@@ -518,5 +520,5 @@ TEST(wrong_flags_are_named)
     ASSERT_HAS(err.msg, "maybe");
     ASSERT_OK(shim_args_parse(empty, &a, &err), err);
     ASSERT_FAIL(shim_args_check(&a, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "namespace cannot be empty");
+    ASSERT_MSG_HAS(err.msg, "namespace cannot be empty");
 }

@@ -92,7 +92,7 @@ TEST(unsupported_settings_are_refused_by_name)
 
         variables = rows[i].variables;
         ASSERT_FAIL(tracer_settings("", env, &s, &err), err, rows[i].code);
-        ASSERT_HAS(err.msg, rows[i].says);
+        ASSERT_MSG_HAS(err.msg, rows[i].says);
         ASSERT(!strstr(err.msg, "secret"));
         ASSERT(!s.host);
     }
@@ -250,7 +250,7 @@ TEST_VIRTUAL(spans_arrive_with_parent_outcome_attributes_and_the_side_they_are_o
     ASSERT_STR(value_of(a->attributes, a->n_attributes, "cid"), "c1");
     ASSERT_STR(value_of(a->attributes, a->n_attributes, "bundle"), "/b");
     ASSERT_EQ(a->status->code, 2);
-    ASSERT_STR(a->status->message, "no such thing");
+    ASSERT_MSG(a->status->message, "no such thing");
     ASSERT_STR(b->name, "crun create");
     ASSERT_EQ(b->end_time_unix_nano - b->start_time_unix_nano, 2);
     ASSERT(memcmp(b->parent_span_id.data, a->span_id.data, 8) == 0);

@@ -72,7 +72,7 @@ static void refused(const char *key, enum err_code code, const char *why)
     struct err err = ERR_INIT;
 
     ASSERT_FAIL(template_open(dir, key, &t, &err), err, code);
-    ASSERT_HAS(err.msg, why);
+    ASSERT_MSG_HAS(err.msg, why);
 }
 
 TEST(a_published_template_can_be_opened)
@@ -194,7 +194,7 @@ TEST(verify_reads_all_of_it)
     ASSERT_OK(template_open(dir, key, &t, &err), err);
     template_close(&t);
     ASSERT_FAIL(template_verify(dir, key, &info, &err), err, ERR_DATA_LOSS);
-    ASSERT_HAS(err.msg, "ram does not match its checksum");
+    ASSERT_MSG_HAS(err.msg, "ram does not match its checksum");
     close_store();
 }
 

@@ -59,18 +59,18 @@ TEST(values_come_joined_or_in_the_next_word)
     ASSERT_EQ(RUN("--memory=513"), 0);
     ASSERT_EQ(o.memory, 513);
     ASSERT_EQ(RUN("--config="), -1);
-    ASSERT_HAS(err.msg, "--config: the FILE is empty");
+    ASSERT_MSG_HAS(err.msg, "--config: the FILE is empty");
 }
 
 TEST(the_error_for_a_number_out_of_range_names_the_bound)
 {
     SETUP;
     ASSERT_FAIL(RUN("--memory", "1"), err, ERR_INVALID);
-    ASSERT_STR(err.msg, "--memory 1: must be at least 128 MiB");
+    ASSERT_MSG(err.msg, "--memory 1: must be at least 128 MiB");
     ASSERT_FAIL(RUN("--memory", "5000"), err, ERR_INVALID);
-    ASSERT_STR(err.msg, "--memory 5000: must be at most 4096 MiB");
+    ASSERT_MSG(err.msg, "--memory 5000: must be at most 4096 MiB");
     ASSERT_FAIL(RUN("--memory", "99999999999999999999999"), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "at most 4096 MiB");
+    ASSERT_MSG_HAS(err.msg, "at most 4096 MiB");
 }
 
 TEST(a_value_that_is_not_a_number_is_refused)
@@ -80,7 +80,7 @@ TEST(a_value_that_is_not_a_number_is_refused)
 
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
         ASSERT_FAIL(RUN("--memory", bad[i]), err, ERR_INVALID);
-        ASSERT_HAS(err.msg, "must be 128–4096 MiB");
+        ASSERT_MSG_HAS(err.msg, "must be 128–4096 MiB");
     }
     ASSERT_FAIL(RUN("--memory=-200"), err, ERR_INVALID);
 }
@@ -89,13 +89,13 @@ TEST(missing_values_are_named)
 {
     SETUP;
     ASSERT_FAIL(RUN("--memory"), err, ERR_INVALID);
-    ASSERT_STR(err.msg, "--memory needs a value: --memory MIB");
+    ASSERT_MSG(err.msg, "--memory needs a value: --memory MIB");
     ASSERT_FAIL(RUN("--memory", "--tty"), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "--memory needs a value");
+    ASSERT_MSG_HAS(err.msg, "--memory needs a value");
     ASSERT_FAIL(RUN("--config", "--", "ls"), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "--config needs a value");
+    ASSERT_MSG_HAS(err.msg, "--config needs a value");
     ASSERT_FAIL(RUN("--tty=yes"), err, ERR_INVALID);
-    ASSERT_STR(err.msg, "--tty does not take a value");
+    ASSERT_MSG(err.msg, "--tty does not take a value");
 }
 
 TEST(single_letters_can_be_combined)
@@ -110,7 +110,7 @@ TEST(single_letters_can_be_combined)
     ASSERT_EQ(o.memory, 300);
     ASSERT(o.keep);
     ASSERT_FAIL(RUN("-tx"), err, ERR_INVALID);
-    ASSERT_STR(err.msg, "unknown option -x in -tx");
+    ASSERT_MSG(err.msg, "unknown option -x in -tx");
 }
 
 TEST(two_dashes_end_the_options)
@@ -126,20 +126,20 @@ TEST(two_dashes_end_the_options)
     ASSERT_EQ(RUN("--"), 0);
     ASSERT_EQ(rest.n, 0);
     ASSERT_FAIL(RUN("-t", "ls"), err, ERR_INVALID);
-    ASSERT_STR(err.msg, "unexpected 'ls'; a command follows --: lcow boot -- ls");
+    ASSERT_MSG(err.msg, "unexpected 'ls'; a command follows --: lcow boot -- ls");
 }
 
 TEST(unknown_options_name_the_nearest)
 {
     SETUP;
     ASSERT_FAIL(RUN("--memroy", "512"), err, ERR_INVALID);
-    ASSERT_STR(err.msg, "unknown option --memroy; did you mean --memory?");
+    ASSERT_MSG(err.msg, "unknown option --memroy; did you mean --memory?");
     ASSERT_FAIL(RUN("--kep=3"), err, ERR_INVALID);
     ASSERT_HAS(err.msg, "did you mean --keep?");
     ASSERT_FAIL(RUN("--confg"), err, ERR_INVALID);
     ASSERT_HAS(err.msg, "did you mean --config?");
     ASSERT_FAIL(RUN("--zzzzzzzz"), err, ERR_INVALID);
-    ASSERT_STR(err.msg, "unknown option --zzzzzzzz");
+    ASSERT_MSG(err.msg, "unknown option --zzzzzzzz");
     ASSERT_FAIL(RUN("--secre"), err, ERR_INVALID);
     ASSERT(!strstr(err.msg, "did you mean --secret"));
 }
@@ -159,10 +159,10 @@ TEST(optional_values_work_in_all_three_forms)
     ASSERT_EQ(RUN("--timeline", "--", "ls"), 0);
     ASSERT(!o.timeline.value);
     ASSERT_FAIL(RUN("--timeline", "uname"), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "must end with .svg or .txt (a command follows --)");
+    ASSERT_MSG_HAS(err.msg, "must end with .svg or .txt (a command follows --)");
     ASSERT_FAIL(RUN("--timeline="), err, ERR_INVALID);
     ASSERT_FAIL(RUN("--json", "x"), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "unexpected 'x'");
+    ASSERT_MSG_HAS(err.msg, "unexpected 'x'");
     ASSERT_EQ(RUN("--json=x"), 0);
     ASSERT_STR(o.json.value, "x");
 }

@@ -35,9 +35,9 @@ TEST(a_word_that_is_not_utf8_is_refused)
 
     put_spec(&p, "{\"process\":{}}");
     ASSERT_FAIL(exec_process(p.dir, argv, NULL, false, &process, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "word 2 of the command");
+    ASSERT_MSG_HAS(err.msg, "word 2 of the command");
     err_clear(&err);
     argv[1] = "a";
     ASSERT_FAIL(exec_process(p.dir, argv, "\xff", false, &process, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "directory");
+    ASSERT_MSG_HAS(err.msg, "directory");
 }

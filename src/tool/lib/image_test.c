@@ -33,8 +33,8 @@ TEST(a_whole_image_opens_and_verifies)
     ASSERT_OK(image_verify(img, &err), err);
     put(dir, "initrd.cpio", "abd");
     ASSERT_FAIL(image_verify(img, &err), err, ERR_DATA_LOSS);
-    ASSERT_HAS(err.msg, "/initrd.cpio does not match its hash in the manifest");
-    ASSERT_HAS(err.msg, "make image");
+    ASSERT_MSG_HAS(err.msg, "/initrd.cpio does not match its hash in the manifest");
+    ASSERT_MSG_HAS(err.msg, "make image");
 }
 
 TEST(missing_and_cut_files_are_named_with_the_remedy)
@@ -45,13 +45,13 @@ TEST(missing_and_cut_files_are_named_with_the_remedy)
     struct err err = ERR_INIT;
 
     ASSERT_FAIL(image_open(dir, &img, &err), err, ERR_NOT_FOUND);
-    ASSERT_HAS(err.msg, "no guest image in ");
+    ASSERT_MSG_HAS(err.msg, "no guest image in ");
     ASSERT_HAS(err.msg, dir);
-    ASSERT_HAS(err.msg, "make image");
+    ASSERT_MSG_HAS(err.msg, "make image");
     put(dir, "manifest.json", GOOD);
     put(dir, "vmlinux", "ab");
     ASSERT_FAIL(image_open(dir, &img, &err), err, ERR_DATA_LOSS);
-    ASSERT_HAS(err.msg, "/vmlinux has 2 bytes instead of 3");
+    ASSERT_MSG_HAS(err.msg, "/vmlinux has 2 bytes instead of 3");
     put(dir, "vmlinux", "abc");
     ASSERT_FAIL(image_open(dir, &img, &err), err, ERR_NOT_FOUND);
     ASSERT_HAS(err.msg, "/initrd.cpio: No such file");
@@ -79,6 +79,6 @@ TEST(damaged_manifests_are_refused)
 
         put(p.dir, "manifest.json", bad[i]);
         ASSERT(image_open(p.dir, &img, &err) < 0);
-        ASSERT_HAS(err.msg, "manifest.json is damaged: ");
+        ASSERT_MSG_HAS(err.msg, "manifest.json is damaged: ");
     }
 }

@@ -145,11 +145,11 @@ TEST(without_acceleration_the_setting_is_named)
     struct err err = ERR_INIT;
 
     ASSERT_FAIL(accel_choose(&f.env, VM_ACCEL_AUTO, false, &c, &err), err, ERR_STATE);
-    ASSERT_HAS(err.msg, "allow_emulation = true");
-    ASSERT_HAS(err.msg, "/etc/lcow/lcow.conf");
-    ASSERT_HAS(err.msg, "--allow-emulation");
+    ASSERT_MSG_HAS(err.msg, "allow_emulation = true");
+    ASSERT_MSG_HAS(err.msg, "/etc/lcow/lcow.conf");
+    ASSERT_MSG_HAS(err.msg, "--allow-emulation");
     ASSERT_FAIL(accel_choose(&f.env, VM_ACCEL_TCG, false, &c, &err), err, ERR_STATE);
-    ASSERT_HAS(err.msg, "--allow-emulation");
+    ASSERT_MSG_HAS(err.msg, "--allow-emulation");
     ASSERT_OK(accel_choose(&f.env, VM_ACCEL_AUTO, true, &c, &err), err);
     ASSERT(c.emulated && !c.prove);
     ASSERT_FAIL(accel_choose(&f.env, VM_ACCEL_KVM, true, &c, &err), err, ERR_STATE);

@@ -186,7 +186,7 @@ TEST(values_that_cannot_work_are_named_with_their_bounds)
     ASSERT_OK(qemu_doc_check(&good, &err), err);
     doc = good, doc.memory_mib = 1;
     ASSERT_FAIL(qemu_doc_check(&doc, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "invalid memory in MiB 1: must be 128–");
+    ASSERT_MSG_HAS(err.msg, "invalid memory in MiB 1: must be 128–");
     doc = good, doc.cpus = 0;
     ASSERT_FAIL(qemu_doc_check(&doc, &err), err, ERR_INVALID);
     doc = good, doc.cpus = 3;

@@ -139,7 +139,7 @@ TEST_FIBER(disks_with_a_limit_are_in_one_group)
 
         start_limited(ctx, &f, parts[i], 0, 100);
         ASSERT_FAIL(add(&f, 3, i ? ENOUGH : AMPLE, &err), err, i ? ERR_DEADLINE : ERR_UNKNOWN);
-        ASSERT_HAS(err.msg, "disk 0:3: limit the disks");
+        ASSERT_MSG_HAS(err.msg, "disk 0:3: limit the disks");
         for (uint8_t lun = 3; lun < 5; lun++)
             ASSERT_OK(add(&f, lun, AMPLE, &err), err);
         for (uint8_t lun = 3; lun < 5; lun++)
@@ -265,11 +265,11 @@ TEST_FIBER(controllers_come_with_their_first_disk_and_in_order)
     ASSERT_OK(add_at(&f, third, AMPLE, &err), err);
     ASSERT_OK(add_at(&f, first, AMPLE, &err), err);
     ASSERT_FAIL(add_at(&f, (struct scsi_slot){ 4, 0 }, NS_PER_S, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "a VM has 4 SCSI controllers of 64");
+    ASSERT_MSG_HAS(err.msg, "a VM has 4 SCSI controllers of 64");
     err_clear(&err);
     /* Not the first one of the next controller. */
     ASSERT_FAIL(add_at(&f, (struct scsi_slot){ 0, 64 }, NS_PER_S, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "disk 0:64: a VM has 4 SCSI controllers of 64");
+    ASSERT_MSG_HAS(err.msg, "disk 0:64: a VM has 4 SCSI controllers of 64");
     err_clear(&err);
     ASSERT_OK(take_at(&f, third, AMPLE, &err), err);
     ASSERT_OK(take_at(&f, first, AMPLE, &err), err);
@@ -286,7 +286,7 @@ TEST_FIBER(a_controller_that_is_refused_or_whose_answer_is_lost_is_asked_for_aga
         start(ctx, &f, lost ? "lost.controller" : "error.controller");
         ASSERT_FAIL(add_at(&f, slot, lost ? ENOUGH : AMPLE, &err), err,
                     lost ? ERR_DEADLINE : ERR_UNKNOWN);
-        ASSERT_HAS(err.msg, "add SCSI controller 1");
+        ASSERT_MSG_HAS(err.msg, "add SCSI controller 1");
         err_clear(&err);
         ASSERT_OK(add_at(&f, slot, AMPLE, &err), err);
         ASSERT_OK(take_at(&f, slot, AMPLE, &err), err);
@@ -358,7 +358,7 @@ TEST_FIBER(a_mount_of_the_host_is_refused_and_not_touched)
     fd_close(TAKE_FD(no_tree));
     ASSERT_EQ(umount2(dir, MNT_DETACH), 0);
     ASSERT_EQ(r, -1);
-    ASSERT_HAS(err.msg, "share 6");
+    ASSERT_MSG_HAS(err.msg, "share 6");
     ASSERT_EQ(wrote, 0);
     AUTO_FREE char *top = in_jail(&f, "6");
     ASSERT_EQ(access(top, F_OK), -1);

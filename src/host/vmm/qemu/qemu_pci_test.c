@@ -151,7 +151,7 @@ TEST_FIBER(a_device_that_the_guest_does_not_release_stays_and_is_reported)
     ASSERT_OK(add(&f, "test:nvme", "a", 30 * NS_PER_S, &err), err);
     ASSERT_OK(take(&f, "a", 60 * NS_PER_S, &err), err); /* succeeds, in bounded time */
     ASSERT_FAIL(add(&f, "test:nvme", "b", 30 * NS_PER_S, &err), err, ERR_STATE);
-    ASSERT_HAS(err.msg, "did not release");
+    ASSERT_MSG_HAS(err.msg, "did not release");
     /* Its port is not used again until the guest has released it; the next call removes the rest.
      */
     ASSERT_OK(add(&f, "test:edu", "c", 30 * NS_PER_S, &err), err);
@@ -193,7 +193,7 @@ TEST_FIBER(a_function_of_the_host_comes_as_descriptors)
     ASSERT_OK(add(&f, NIC, "b", 30 * NS_PER_S, &err), err);
     ASSERT_OK(take(&f, "b", 30 * NS_PER_S, &err), err);
     ASSERT_FAIL(add(&f, "0000:09:00.0", "c", 30 * NS_PER_S, &err), err, ERR_STATE);
-    ASSERT_HAS(err.msg, "0000:09:00.0 has no IOMMU group");
+    ASSERT_MSG_HAS(err.msg, "0000:09:00.0 has no IOMMU group");
     finish(&f);
 }
 
@@ -238,7 +238,7 @@ TEST_FIBER(a_group_that_another_vm_has_is_an_error_that_says_why)
     start(ctx, &f, "busy.device_add");
     ASSERT_FAIL(add(&f, GPU, "a", 30 * NS_PER_S, &err), err, ERR_STATE);
     ASSERT_EQ(err.reason, REASON_DEVICE_IN_USE);
-    ASSERT_HAS(err.msg, "add PCI device 0000:04:00.0: another VM or program has");
+    ASSERT_MSG_HAS(err.msg, "add PCI device 0000:04:00.0: another VM or program has");
     ASSERT_EQ(count_in_jail(&f), 0);
     finish(&f);
 }
@@ -253,7 +253,7 @@ TEST_FIBER(an_old_qemu_has_devices_by_their_groups_alone)
     ASSERT_OK(add(&f, GPU, "a", 30 * NS_PER_S, &err), err);
     ASSERT_OK(take(&f, "a", 30 * NS_PER_S, &err), err);
     ASSERT_FAIL(add(&f, NIC, "b", 30 * NS_PER_S, &err), err, ERR_STATE);
-    ASSERT_HAS(err.msg, "QEMU 8.2.0");
+    ASSERT_MSG_HAS(err.msg, "QEMU 8.2.0");
     finish(&f);
 }
 
@@ -271,7 +271,7 @@ TEST_FIBER(invalid_names_and_used_ports_are_refused)
     ASSERT_OK(add(&f, "test:edu", "a", 30 * NS_PER_S, &err), err);
     ASSERT_OK(add(&f, "test:nvme", "b", 30 * NS_PER_S, &err), err);
     ASSERT_FAIL(add(&f, NIC, "c", 30 * NS_PER_S, &err), err, ERR_EXHAUSTED);
-    ASSERT_HAS(err.msg, "device_slots");
+    ASSERT_MSG_HAS(err.msg, "device_slots");
     ASSERT_OK(take(&f, "a", 30 * NS_PER_S, &err), err);
     ASSERT_OK(take(&f, "b", 30 * NS_PER_S, &err), err);
     finish(&f);

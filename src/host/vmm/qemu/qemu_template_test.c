@@ -127,7 +127,7 @@ static void start_cold_with(struct fixture *f, const char *part, const char *why
     v->ops->info(v, &info);
     ASSERT(!info.clone);
     ASSERT(info.cold_why[0]);
-    ASSERT_HAS(info.cold_why, why);
+    ASSERT_MSG_HAS(info.cold_why, why);
     ASSERT_EQ(info.want_template, wants);
     ASSERT(info.pid > 0);
     while (qemu_of(v)->stage < VM_STAGE_INIT)
@@ -204,7 +204,7 @@ TEST_FIBER(a_template_whose_clones_abort_is_marked_bad_and_built_again)
     ASSERT_FAIL(template_open(f.templates, key, &t, &err), err, ERR_DATA_LOSS);
     ASSERT_HAS(err.msg, "2 clones failed in a row");
     cold_why(&f, 256, why);
-    ASSERT_HAS(why, "marked bad");
+    ASSERT_MSG_HAS(why, "marked bad");
     ASSERT(build(&f, key)); /* in its place */
     cold_why(&f, 256, why);
     ASSERT_STR(why, "");
@@ -267,7 +267,7 @@ TEST_FIBER(a_template_whose_clones_clock_is_wrong_is_marked_bad)
     ASSERT_STR(why, "");
     judge(&f, QEMU_CLONE, "its clock runs 1 % too fast");
     cold_why(&f, 256, why);
-    ASSERT_HAS(why, "marked bad: its clock runs 1 % too fast");
+    ASSERT_MSG_HAS(why, "marked bad: its clock runs 1 % too fast");
     finish(&f);
 }
 
@@ -304,12 +304,12 @@ TEST_FIBER(a_template_that_fails_its_proof_is_thrown_away_and_the_reason_kept)
     ASSERT(!made);
     ASSERT_EQ(count(&f), 0);
     ASSERT_EQ(template_failures(f.templates, &all), 1);
-    ASSERT_HAS(all[0].why, "96 % too slow");
+    ASSERT_MSG_HAS(all[0].why, "96 % too slow");
     ASSERT_EQ(access(f.fixture.run_dir, F_OK), -1);
     /* A VM that starts now reports it, and does not request another build at once. */
     cold_why(&f, 256, why);
-    ASSERT_HAS(why, "the last build of its template failed");
-    ASSERT_HAS(why, "96 % too slow");
+    ASSERT_MSG_HAS(why, "the last build of its template failed");
+    ASSERT_MSG_HAS(why, "96 % too slow");
     start_cold_with(&f, "first", "failed", false, 0);
     /* An administrator does. */
     ASSERT(build(&f, key));
@@ -378,7 +378,7 @@ TEST_FIBER(the_key_does_not_have_the_frequency_but_the_header_does)
     ASSERT_STR(why, "");
     ASSERT_EQ(file_write(tsc, far, strlen(far), 0600), 0);
     cold_why(&f, 256, why);
-    ASSERT_HAS(why, "is for a TSC of 2300000 kHz, this host's has 2400000 kHz");
+    ASSERT_MSG_HAS(why, "is for a TSC of 2300000 kHz, this host's has 2400000 kHz");
     finish(&f);
 }
 
@@ -411,7 +411,7 @@ TEST_FIBER(one_template_serves_all_sizes_up_to_eight_gib)
     cold_why(&f, 256 + 8192, why);
     ASSERT_STR(why, "");
     cold_why(&f, 256 + 8193, why);
-    ASSERT_HAS(why, "no template yet"); /* another, with more room */
+    ASSERT_MSG_HAS(why, "no template yet"); /* another, with more room */
     finish(&f);
 }
 
@@ -468,7 +468,7 @@ TEST_FIBER(a_template_from_another_qemu_is_ignored_said_and_built_again)
     /* The program's file was another: its key is another. */
     become_foreign(&f, key, "qemu ", "99.0.0");
     cold_why(&f, 256, why);
-    ASSERT_HAS(why, "another QEMU");
+    ASSERT_MSG_HAS(why, "another QEMU");
     ASSERT(!strstr(why, "processor"));
     ASSERT(build(&f, again));
     ASSERT_STR(again, key);

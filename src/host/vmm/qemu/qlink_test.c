@@ -321,7 +321,7 @@ TEST_FIBER(an_accept_ends_with_its_deadline_and_takes_the_listener)
     start(ctx, &f, 0);
     struct vmm_listener *v = open_port(&f, 7);
     ASSERT_FAIL(qlink_accept(&brief, v, &s, &err), err, ERR_DEADLINE);
-    ASSERT_HAS(err.msg, "guest port 7");
+    ASSERT_MSG_HAS(err.msg, "guest port 7");
     AUTO(stream_free) struct stream *late = dial(ctx, f.l, 7, 0);
     assert_closed(ctx, late);
     finish(ctx, &f);
@@ -489,7 +489,7 @@ TEST_FIBER(without_vhost_vsock_the_link_names_the_module)
         tap_skip("no vsock sockets here");
     start_vsock(ctx, &f);
     ASSERT_FAIL(qlink_arm(ctx, f.l, &err), err, ERR_STATE);
-    ASSERT_HAS(err.msg, "link = vsock");
-    ASSERT_HAS(err.msg, "modprobe vhost_vsock");
+    ASSERT_MSG_HAS(err.msg, "link = vsock");
+    ASSERT_MSG_HAS(err.msg, "modprobe vhost_vsock");
     finish(ctx, &f);
 }

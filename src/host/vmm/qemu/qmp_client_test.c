@@ -226,7 +226,7 @@ static void breaks(struct ctx *ctx, const char *text, bool shut, const char *why
         (void)stream_shutdown(f.peer, 1 /* SHUT_WR */);
     wait_calls(&f);
     ASSERT_FAIL(a.result, a.err, ERR_UNAVAILABLE);
-    ASSERT_HAS(a.err.msg, why);
+    ASSERT_MSG_HAS(a.err.msg, why);
     ASSERT_FAIL(b.result, b.err, ERR_UNAVAILABLE);
     call(&f, &later, "query-later");
     wait_calls(&f);
