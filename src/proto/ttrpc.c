@@ -7,6 +7,7 @@
 enum { REQ_SERVICE = 1, REQ_METHOD, REQ_PAYLOAD, REQ_TIMEOUT, REQ_METADATA };
 enum { RESP_STATUS = 1, RESP_PAYLOAD };
 enum { STATUS_CODE = 1, STATUS_MESSAGE };
+enum { RESP_REASON = 1000 }; /* docs/decisions/0034-reasons-in-answers.md */
 enum { PAIR_KEY = 1, PAIR_VALUE };
 
 void ttrpc_header_decode(const uint8_t bytes[TTRPC_HEADER_BYTES], struct ttrpc_header *ret)
@@ -102,6 +103,8 @@ int ttrpc_response_decode(struct pb_slice body, struct ttrpc_response *ret)
     while ((more = pb_next(&r, &f)) > 0) {
         if (is(&f, RESP_PAYLOAD, PB_BYTES))
             ret->payload = f.bytes;
+        else if (is(&f, RESP_REASON, PB_BYTES))
+            ret->reason = f.bytes;
         else if (is(&f, RESP_STATUS, PB_BYTES) && status_decode(f.bytes, ret) < 0)
             return -EBADMSG;
     }
@@ -147,6 +150,8 @@ void ttrpc_put_response(struct sbuf *b, const struct ttrpc_response *r)
         pb_put_message(b, RESP_STATUS, (struct pb_slice){ (uint8_t *)status.data, status.len });
     }
     pb_put_bytes(b, RESP_PAYLOAD, r->payload);
+    if (r->code != 0)
+        pb_put_bytes(b, RESP_REASON, r->reason);
 }
 
 void ttrpc_put_metadata(struct sbuf *b, const char *key, const char *value)

@@ -32,6 +32,7 @@ struct ttrpc_response {
     uint32_t code;           /* as enum err_code; 0 is success */
     struct pb_slice message; /* of an error */
     struct pb_slice payload; /* of a success */
+    struct pb_slice reason;  /* of an error, a name of base/reason.h; ours: other clients skip it */
 };
 /* Unknown fields are skipped, the last of a repeated one wins. -EBADMSG. */
 int ttrpc_request_decode(struct pb_slice body, struct ttrpc_request *ret);

@@ -187,6 +187,19 @@ TEST(a_success_may_have_an_explicit_code_0)
     ASSERT_EQ(r.payload.len, 1);
 }
 
+TEST(an_error_carries_its_reason_and_a_success_does_not)
+{
+    struct ttrpc_response out = { .code = 5, .reason = pb_slice_of("NOT_FOUND") }, in;
+    AUTO(sbuf_release) struct sbuf failed = { 0 }, done = { 0 };
+
+    ttrpc_put_response(&failed, &out);
+    ASSERT_EQ(ttrpc_response_decode(SLICE(failed), &in), 0);
+    ASSERT(pb_slice_is(in.reason, "NOT_FOUND"));
+    out.code = 0;
+    ttrpc_put_response(&done, &out);
+    ASSERT_EQ(done.len, 0);
+}
+
 TEST(a_status_message_becomes_valid_text_of_bounded_length)
 {
     AUTO(sbuf_release) struct sbuf text = { 0 }, body = { 0 };

@@ -26,9 +26,9 @@ NOT_FOUND, EXISTS, PRECONDITION, INVALID, UNIMPLEMENTED = 5, 6, 9, 3, 12
 class Status(Exception):
     """An answer that is an error."""
 
-    def __init__(self, code, message):
-        super().__init__(f"code {code}: {message}")
-        self.code, self.message = code, message
+    def __init__(self, code, message, reason=""):
+        super().__init__(f"code {code}: {message} ({reason})")
+        self.code, self.message, self.reason = code, message, reason
 
 
 # ---------------------------------------------------------------- protobuf, as little as is needed
@@ -248,5 +248,6 @@ def receive(s):
         raise Failure(f"frame of type {kind} instead of an answer")
     status = fields(answer.get(1, b""))
     if status.get(1):
-        raise Status(status[1], status.get(2, b"").decode(errors="replace"))
+        raise Status(status[1], status.get(2, b"").decode(errors="replace"),
+                     answer.get(1000, b"").decode())  # decision 0034
     return fields(answer.get(2, b""))

@@ -7,6 +7,7 @@
 #include "host/rpc/rpc_sock.h"
 #include "host/rpc/rpc_wire.h"
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #define CLOSED_TEXT "the connection is closed"
@@ -218,10 +219,17 @@ static int decode_answer(const struct call *call, const ProtobufCMessageDescript
         return err_set(err, call->failed, CLOSED_TEXT);
     if (ttrpc_response_decode((struct pb_slice){ call->body, call->len }, &r) < 0)
         return err_set(err, ERR_INTERNAL, "the answer is not a ttrpc.Response");
-    if (r.code != ERR_NONE)
-        return err_set(err, r.code < ERR_COUNT ? (enum err_code)r.code : ERR_UNKNOWN, "%.*s",
-                       (int)(r.message.len < ERR_MSG_MAX ? r.message.len : ERR_MSG_MAX),
-                       r.message.len ? (const char *)r.message.data : "");
+    if (r.code != ERR_NONE) {
+        char reason[64]; /* longer than every name */
+
+        snprintf(reason, sizeof(reason), "%.*s", (int)r.reason.len,
+                 r.reason.len ? (const char *)r.reason.data : "");
+
+        return err_because(err, reason_parse(reason),
+                           r.code < ERR_COUNT ? (enum err_code)r.code : ERR_UNKNOWN, "%.*s",
+                           (int)(r.message.len < ERR_MSG_MAX ? r.message.len : ERR_MSG_MAX),
+                           r.message.len ? (const char *)r.message.data : "");
+    }
     if (ret_resp && pb_unpack(type, r.payload, PB_MEM_MAX, ret_resp, NULL) < 0)
         return err_set(err, ERR_INTERNAL, "the answer is not a %s", type->name);
     return 0;

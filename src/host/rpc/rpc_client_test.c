@@ -101,9 +101,9 @@ TEST_VIRTUAL(a_request_and_its_answer_are_the_vectors)
     rpc_client_free(shot.client);
 }
 
-/* One call and the server's answer to it. */
-static void answered(struct ctx *ctx, uint32_t stream, uint8_t type, struct pb_slice body,
-                     enum err_code code, const char *text)
+/* One call and the server's answer to it. Returns the reason. */
+static enum reason answered(struct ctx *ctx, uint32_t stream, uint8_t type, struct pb_slice body,
+                            enum err_code code, const char *text)
 {
     struct shot shot;
     AUTO(stream_free) struct stream *server = server_of(ctx, &shot);
@@ -116,17 +116,22 @@ static void answered(struct ctx *ctx, uint32_t stream, uint8_t type, struct pb_s
     ASSERT_EQ(shot.err.code, code);
     ASSERT_MSG_HAS(shot.err.msg, text);
     rpc_client_free(shot.client);
+    return shot.err.reason;
 }
 
-TEST_VIRTUAL(errors_keep_their_code_and_message)
+TEST_VIRTUAL(errors_keep_their_code_message_and_reason)
 {
     AUTO(sbuf_release) struct sbuf body = { 0 };
 
     ttrpc_put_response(&body,
-                       &(struct ttrpc_response){ ERR_INVALID, pb_slice_of("bad topic"), {} });
-    answered(ctx, 1, TTRPC_RESPONSE, SLICE(body), ERR_INVALID, "bad topic");
+                       &(struct ttrpc_response){ ERR_INVALID, pb_slice_of("bad topic"), {}, {} });
+    ASSERT_EQ(answered(ctx, 1, TTRPC_RESPONSE, SLICE(body), ERR_INVALID, "bad topic"), REASON_NONE);
     body.len = 0;
-    ttrpc_put_response(&body, &(struct ttrpc_response){ 4711, pb_slice_of("odd"), {} });
+    ttrpc_put_response(&body, &(struct ttrpc_response){ .code = ERR_EXHAUSTED,
+                                                        .reason = pb_slice_of("DISK_FULL") });
+    ASSERT_EQ(answered(ctx, 1, TTRPC_RESPONSE, SLICE(body), ERR_EXHAUSTED, ""), REASON_DISK_FULL);
+    body.len = 0;
+    ttrpc_put_response(&body, &(struct ttrpc_response){ 4711, pb_slice_of("odd"), {}, {} });
     answered(ctx, 1, TTRPC_RESPONSE, SLICE(body), ERR_UNKNOWN, "odd");
     answered(ctx, 1, TTRPC_RESPONSE, pb_slice_of("\x0a\x7f!"), ERR_INTERNAL,
              "is not a ttrpc.Response");

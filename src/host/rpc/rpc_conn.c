@@ -83,7 +83,7 @@ __attribute__((format(printf, 4, 5))) static void refuse(struct rpc_conn *c, uin
     va_end(ap);
     if (log_rate_ok(&s->refused_log, loop_now(s->loop)))
         log_warn(&c->ctx, "request refused", F_STR(LK_ERROR, text), F_U("stream", id));
-    respond(c, id, &(struct ttrpc_response){ code, pb_slice_of(text), { 0 } });
+    respond(c, id, &(struct ttrpc_response){ code, pb_slice_of(text), { 0 }, { 0 } });
     if (c->wire.writing || c->wire.broken)
         return;
     c->wire.writing = true;
@@ -311,9 +311,11 @@ static void call_main(void *arg)
     if (run(call, &payload, &err) < 0)
         payload.len = 0;
 
+    enum reason reason = err_reason(&err);
     const struct ttrpc_response answer = { err.code,
                                            pb_slice_of(err.msg),
-                                           { (const uint8_t *)payload.data, payload.len } };
+                                           { (const uint8_t *)payload.data, payload.len },
+                                           pb_slice_of(reason ? reason_name(reason) : "") };
 
     list_remove(&call->node);
     watched(call, -1);

@@ -102,6 +102,7 @@ class Conn:
         assert (kind, flags) == (RESPONSE, 0), (kind, flags)
         response = fields(body)
         status = fields(response.get(1, [b""])[0])
+        self.reason = response.get(1000, [b""])[0].decode()
         return (stream, status.get(1, [0])[0], status.get(2, [b""])[0].decode(),
                 response.get(2, [b""])[0])
 
@@ -135,13 +136,15 @@ def test_unary_calls_under_both_names(server, conn):
 def test_errors_carry_code_and_text(server, conn):
     conn.send(1, REQUEST, 0, request(TASK2, "Kill", text(1, "x") + number(3, 9)))
     stream, code, message, body = conn.answer()
-    assert (stream, code, body) == (1, 5, b"") and message
-    conn.send(3, REQUEST, 0, request("a.b.C", "D"))
+    assert (stream, code, body) == (1, 5, b"") and message and not conn.reason
+    conn.send(3, REQUEST, 0, request(TASK2, "State", text(1, "gone")))
+    assert conn.answer()[:2] == (3, 5) and conn.reason == "NOT_FOUND"
+    conn.send(5, REQUEST, 0, request("a.b.C", "D"))
     stream, code, message, _ = conn.answer()
-    assert (stream, code) == (3, 12) and "a.b.C" in message
-    conn.send(5, REQUEST, 0, request(TASK2, "Fly"))
+    assert (stream, code) == (5, 12) and "a.b.C" in message
+    conn.send(9, REQUEST, 0, request(TASK2, "Fly"))
     stream, code, message, _ = conn.answer()
-    assert (stream, code) == (5, 12) and "Fly" in message
+    assert (stream, code) == (9, 12) and "Fly" in message
 
 
 def test_metadata_and_unknown_fields_are_accepted(server, conn):
