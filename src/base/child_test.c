@@ -236,6 +236,7 @@ TEST_FIBER(a_wait_for_a_living_child_ends_with_the_deadline)
 
     ASSERT_OK(child_spawn(ctx, &(struct child_opts){ .argv = argv }, &c, &err), err);
     ASSERT_FAIL(child_wait(&soon, c, &status, &err), err, ERR_DEADLINE);
+    ASSERT_EQ(err_reason(&err), REASON_TIMED_OUT);
 }
 
 /* A middle process spawns a child that dies with it, tells us its pid, and is killed. */

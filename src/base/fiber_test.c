@@ -113,6 +113,7 @@ TEST_VIRTUAL(a_child_of_a_fired_cancel_is_born_fired)
     struct ctx below = ctx_with_cancel(ctx, &child);
 
     ASSERT_FAIL(ctx_check(&below, &err), err, ERR_CANCELLED);
+    ASSERT_EQ(err_reason(&err), REASON_CANCELLED);
     ASSERT_STR(err.msg, "client went away");
 }
 

@@ -96,6 +96,7 @@ TEST(a_mount_shows_mapped_ids)
         ASSERT_EQ(st.st_gid, 200000);
         err_clear(&err);
         ASSERT_FAIL(idmap_mount(tree, userns, false, dir, &err), err, ERR_UNIMPLEMENTED);
+        ASSERT_EQ(err.reason, REASON_IDMAP_UNSUPPORTED);
     } else {
         ASSERT_EQ(err.code, ERR_UNIMPLEMENTED);
     }

@@ -349,6 +349,7 @@ TEST_FIBER(a_device_that_never_appears_is_reported)
     AUTO(nets_free) struct nets *nets = nets_new();
     struct ctx limited = ctx_with_timeout(ctx, 3 * NS_PER_S); /* its namespace is made before */
     ASSERT_FAIL(nets_add(&limited, nets, &n, &err), err, ERR_DEADLINE);
+    ASSERT_EQ(err.reason, REASON_INTERFACE_MISSING);
     ASSERT_MSG_HAS(err.msg, "no such network device");
 }
 

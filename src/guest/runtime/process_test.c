@@ -245,6 +245,7 @@ TEST_FIBER(a_signal_ends_it_with_128_and_its_number)
 
     start(ctx, &r, "exec sleep 100");
     ASSERT_FAIL(process_signal(r.process, 99, &err), err, ERR_INVALID);
+    ASSERT_EQ(err.reason, REASON_INVALID_REQUEST);
     ASSERT_FAIL(process_signal(r.process, -1, &err), err, ERR_INVALID);
     ASSERT_OK(process_signal(r.process, 0, &err), err);
     drain(ctx, &r, 1);

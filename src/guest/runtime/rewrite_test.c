@@ -351,6 +351,8 @@ TEST(invalid_fields_are_refused_and_named)
         struct err err = ERR_INIT;
         ASSERT_FAIL(rewrite(&r, SPEC_WORKLOAD, bad[i].text, &err), err, bad[i].code);
         ASSERT_MSG_HAS(err.msg, bad[i].why);
+        if (strstr(bad[i].text, "hugepages://2M,") || strstr(bad[i].text, "hugepages://2M\""))
+            ASSERT_EQ(err.reason, REASON_HUGE_PAGES);
     }
 }
 
@@ -425,6 +427,7 @@ TEST(invalid_pci_devices_are_named)
         AUTO(fixture_release) struct fixture r = { 0 };
         ASSERT_FAIL(rewrite(&r, SPEC_WORKLOAD, WITH_DEVICE("0000:00:11.0/00.0", "vpci"), &err), err,
                     ERR_NOT_FOUND);
+        ASSERT_EQ(err.reason, REASON_DEVICE_FAILED);
         ASSERT_HAS(err.msg, "0000:00:11.0/00.0");
     }
     {

@@ -87,4 +87,5 @@ TEST(an_image_without_files_takes_numbers_only)
     ASSERT_EQ(uid, 12);
     ASSERT_EQ(gid, 34);
     ASSERT_FAIL(rootfs_find_user("root", "", "", &uid, &gid, &err), err, ERR_INVALID);
+    ASSERT_EQ(err.reason, REASON_USER_UNKNOWN);
 }

@@ -223,14 +223,18 @@ TEST_VIRTUAL(an_invalid_frame_closes_the_bridge_and_fails_all_calls)
         go(&t, &b, stacks_main);
         expect(&t, BRIDGE_DUMP_STACKS, &f);
         free(f.body);
+        uint64_t before = log_failures(REASON_GUEST_PROTOCOL);
         send_poison(&t, p, f.h.id);
         settle(&t);
+        if (!p->then_ends)
+            ASSERT_EQ(log_failures(REASON_GUEST_PROTOCOL), before + 1);
         if (a.err.code != ERR_UNAVAILABLE || b.err.code != ERR_UNAVAILABLE ||
             t.g->ops->connected(t.g) || (tap_words_compared() && !strstr(a.err.msg, p->why)))
             tap_fail(__FILE__, __LINE__, "%s: %s / %s", p->name, a.err.msg, b.err.msg);
         go(&t, &after, signal_main);
         settle(&t);
         ASSERT_FAIL(after.r, after.err, ERR_UNAVAILABLE);
+        ASSERT_EQ(after.err.reason, REASON_GUEST_LOST);
         bench_close(&t);
     }
 }

@@ -77,6 +77,9 @@ TEST(the_kernel_s_words_are_marked_and_stand_for_themselves)
     ASSERT(line(&l, "{\"level\":\"error\",\"msg\":\"kernel message\",\"message\":"
                     "\"Memory cgroup out of memory: Killed process 7 (x)\"}"));
     ASSERT_HAS(log_text(), "\"reason\":\"CONTAINER_OOM\"");
+    ASSERT(line(&l, "{\"level\":\"error\",\"msg\":\"kernel message\",\"message\":"
+                    "\"Out of memory: Killed process 7 (x)\"}"));
+    ASSERT_HAS(log_text(), "\"reason\":\"GUEST_OOM\"");
     ASSERT(line(&l, "{\"msg\":\"kernel message\",\"message\":7}")); /* a lie is the agent's */
     ASSERT_HAS(log_text(), "\"source\":\"guest\",\"text\":\"kernel message\"");
 }
@@ -322,6 +325,7 @@ TEST_VIRTUAL(last_words_become_one_record)
     feed(ctx, &l, text, sizeof(text) - 1, 7);
     ASSERT_EQ(log_lines(), 2);
     ASSERT_MSG_HAS(log_text(), "gcs terminated");
+    ASSERT_HAS(log_text(), "\"reason\":\"AGENT_DIED\"");
     ASSERT_HAS(log_text(), "goroutine 1:");
     ASSERT_HAS(log_text(), "swallowed");
     ASSERT_HAS(log_text(), "\"level\":\"error\"");

@@ -71,6 +71,7 @@ TEST_VIRTUAL(a_disk_that_cannot_be_opened_names_the_mount_and_leaves_nothing)
                        ",\"mounts\":[{\"destination\":\"/d\",\"type\":\"physical-disk\",\"source\":"
                        "\"/dev/x\"}]");
     ASSERT_FAIL(fixture_try_create(&r, ctx, "a", &err), err, ERR_STATE);
+    ASSERT_EQ(err.reason, REASON_MOUNT_FAILED);
     ASSERT_MSG_HAS(err.msg, "mount /dev/x on /d: it is in use");
     fixture_close(&r, ctx);
 }
@@ -211,12 +212,14 @@ static void write_userns(struct fixture *r, const char *id, unsigned first, cons
     ASSERT_EQ(file_write(path, text, strlen(text), 0600), 0);
 }
 
-static void expect_refused(struct fixture *r, struct ctx *ctx, const char *id, const char *words)
+static enum reason expect_refused(struct fixture *r, struct ctx *ctx, const char *id,
+                                  const char *words)
 {
     struct err err = ERR_INIT;
 
     ASSERT_FAIL(fixture_try_create(r, ctx, id, &err), err, ERR_INVALID);
     ASSERT_MSG_HAS(err.msg, words);
+    return err.reason;
 }
 
 TEST_VIRTUAL(a_pod_has_one_user_namespace)
@@ -238,8 +241,8 @@ TEST_VIRTUAL(a_pod_has_one_user_namespace)
     write_userns(&r, "w", 100000,
                  POD("container") ",\"mounts\":[{\"destination\":\"/d\",\"type\":\"virtual-disk\","
                                   "\"source\":\"/a.img\"}]");
-    expect_refused(&r, ctx, "w",
-                   "mount on /d: a container with a user namespace cannot have a disk");
+    ASSERT_EQ(expect_refused(&r, ctx, "w", "a container with a user namespace cannot have a disk"),
+              REASON_USERNS_DEVICE);
     AUTO(volumes_release) struct volumes_record v = { 0 };
     ASSERT_OK(volumes_read(json_pack("{ss ss ss}", "volume-path", VOLUME, "device", "/dev/x",
                                      "fstype", "ext4"),
@@ -247,8 +250,7 @@ TEST_VIRTUAL(a_pod_has_one_user_namespace)
               err);
     ASSERT_OK(volumes_put(r.config.run_root, &v, &err), err);
     write_userns(&r, "w", 100000, POD("container") VOLUME_AT(VOLUME));
-    expect_refused(&r, ctx, "w",
-                   "mount on /d: a container with a user namespace cannot have a disk");
+    ASSERT_EQ(expect_refused(&r, ctx, "w", ""), REASON_USERNS_DEVICE);
     write_userns(&r, "w", 100000, POD("container"));
     ASSERT_OK(fixture_try_create(&r, ctx, "w", &err), err);
     ASSERT_OK(registry_close(ctx, r.registry, &err), err);

@@ -317,6 +317,7 @@ TEST_VIRTUAL(a_second_create_of_an_id_is_refused)
     fixture_open(&r, ctx);
     fixture_create(&r, ctx, "a");
     ASSERT_FAIL(fixture_try_create(&r, ctx, "a", &err), err, ERR_EXISTS);
+    ASSERT_EQ(err.reason, REASON_ALREADY_EXISTS);
     ASSERT_STR(fixture_told(&r, ctx), "create a");
     fixture_close(&r, ctx);
 }
@@ -634,6 +635,7 @@ TEST_VIRTUAL(layers_for_which_a_vm_has_no_slots_are_shared_as_one_tree)
     /* One that is written to has no such way out. */
     fill_slots(ctx, vm_parts(r.registry->vm)->scsi, 0, ids, false);
     ASSERT_FAIL(create_of_disks(&r, ctx, "two", "ext4", &err), err, ERR_EXHAUSTED);
+    ASSERT_EQ(err.reason, REASON_DISK_NO_SLOT);
     fill_slots(ctx, vm_parts(r.registry->vm)->scsi, 0, ids, true);
     fixture_close(&r, ctx);
 }

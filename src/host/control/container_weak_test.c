@@ -225,6 +225,7 @@ TEST_VIRTUAL(ws22_an_exec_without_a_process_is_refused)
     const struct container_exec bad = { .exec_id = "x", .process_json = "[]", .process_len = 2 };
 
     ASSERT_FAIL(container_exec(c, &none, &err), err, ERR_INVALID);
+    ASSERT_EQ(err.reason, REASON_INVALID_EXEC);
     ASSERT_FAIL(container_exec(c, &bad, &err), err, ERR_INVALID);
     ASSERT(container_process(c, "x", &err) == NULL);
     fixture_exec(&r, ctx, "a", "x");

@@ -95,6 +95,7 @@ TEST_VIRTUAL(a_path_that_never_opens_is_given_up)
     begin(&r, &s, &root, 10000 * NS_PER_S);
     ASSERT_OK(fibers_wait(&root, &r.clients, "the share", &err), err);
     ASSERT_FAIL(s.ret, s.err, ERR_DEADLINE);
+    ASSERT_EQ(s.err.reason, REASON_SHARE_FAILED);
     ASSERT(loop_now(ctx->loop) - before < 60 * NS_PER_S);
     fixture_close(&r, &root);
 }

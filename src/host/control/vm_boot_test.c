@@ -180,6 +180,19 @@ TEST_VIRTUAL(a_start_has_a_deadline_of_its_own)
     fixture_finish(&r, ctx);
 }
 
+TEST_VIRTUAL(a_boot_that_stops_before_pid_1_names_the_kernel_or_the_firmware)
+{
+    struct fixture r = { .guest_opts = { .init_ns = 3600 * NS_PER_S, .agent_hangs = true } };
+    struct ctx soon = ctx_with_timeout(ctx, NS_PER_S);
+    struct err err = ERR_INIT;
+
+    fixture_build(&r, ctx);
+    ASSERT_FAIL(fixture_try_start(&r, &soon, &err), err, ERR_DEADLINE);
+    ASSERT_EQ(err.reason,
+              vm_parts(r.vm)->stage == VM_STAGE_KERNEL ? REASON_BOOT_KERNEL : REASON_BOOT_FIRMWARE);
+    fixture_finish(&r, ctx);
+}
+
 TEST_VIRTUAL(an_agent_of_another_version_fails_the_start_and_names_both)
 {
     struct fixture r = { .guest_opts = { .version = 3 } };

@@ -101,9 +101,11 @@ TEST_VIRTUAL(a_wrong_clock_is_found_and_reported_to_the_backend)
 {
     struct fixture r = { .guest_opts = { .clock_ppm = 10000 } };
     struct vm_clock c;
+    uint64_t before = log_failures(REASON_CLOCK_WRONG);
     struct fake_facts facts = checked(&r, ctx, &c);
 
     ASSERT_EQ(c.verdict, VM_CLOCK_OFF);
+    ASSERT_EQ(log_failures(REASON_CLOCK_WRONG), before + 1);
     ASSERT_EQ(facts.judged, 1);
     ASSERT_HAS(facts.judged_why, "1.00 % too fast");
     fixture_finish(&r, ctx);

@@ -341,6 +341,7 @@ TEST_FIBER(a_path_that_is_not_a_network_namespace_is_refused)
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
         r.opts.netns = bad[i];
         ASSERT_FAIL(anchor_spawn(ctx, &r.opts, &r.anchor, &err), err, ERR_INVALID);
+        ASSERT_EQ(err.reason, REASON_NETNS_MISSING);
         ASSERT_HAS(err.msg, bad[i]);
     }
     r.opts.netns = "/var/run/netns/not-there";

@@ -206,6 +206,7 @@ TEST_FIBER(a_refusal_has_systemds_words_and_leaves_nothing)
 
     put(&f, "refuse", "Failed to start transient scope unit: Unit x was already loaded.\n", 0600);
     ASSERT_FAIL(make(&f, PATH_GIVEN, &err), err, ERR_STATE);
+    ASSERT_EQ(err.reason, REASON_CGROUP_FAILED);
     ASSERT_MSG_HAS(err.msg, "ask systemd for unit cri-containerd-abc.scope");
     ASSERT_HAS(err.msg, "Unit x was already loaded.");
     ASSERT(!f.cgroup && !exists(&f, DIR_MADE));

@@ -276,6 +276,7 @@ TEST_FIBER(a_step_that_fails_ends_the_child_and_is_named)
                                                     .setup_arg = jail },
                               &c, &err),
                   -1);
+        ASSERT_EQ(err.reason, REASON_JAIL_FAILED);
         ASSERT_MSG_HAS(err.msg, cases[i].want);
     }
 }

@@ -642,6 +642,7 @@ TEST_FIBER(a_failed_plug_leaves_nothing)
             .netns = netns, .iface = ifaces[i], .tap = "lcow0", .mtu = 1400
         };
         ASSERT_FAIL(net_plug(ctx, &o, &fd, &err), err, i == 0 ? ERR_STATE : ERR_UNAVAILABLE);
+        ASSERT_EQ(err.reason, i == 0 ? REASON_INTERFACE_IN_USE : REASON_INTERFACE_MISSING);
         ASSERT_HAS(err.msg, ifaces[i]);
         AUTO_FREE char *after = fixture_look(&p);
         ASSERT_STR(after, before);

@@ -33,6 +33,7 @@ TEST(any_other_type_is_refused_by_its_name)
         struct err err = ERR_INIT;
 
         ASSERT_FAIL(service_options_type(urls[i], &type, &err), err, ERR_INVALID);
+        ASSERT_EQ(err.reason, REASON_INVALID_OPTIONS);
         ASSERT_HAS(err.msg, urls[i]);
         ASSERT_MSG_HAS(err.msg, "runtimeoptions.v1.Options");
     }

@@ -496,6 +496,7 @@ TEST_VIRTUAL(shutdown_means_exit_if_idle)
     service_refuse(d.service);
     fixture_write_spec(&d.fixture, "c2", "");
     ASSERT_EQ(desk_try_create(&d, ctx, "c2", &err), ERR_UNAVAILABLE);
+    ASSERT_EQ(err.reason, REASON_SHIM_LEAVING);
     ASSERT_MSG_HAS(err.msg, "shutting down");
     desk_close(&d, ctx);
 }

@@ -105,6 +105,7 @@ TEST(a_failure_is_kept_with_reason_and_time_until_the_host_is_restarted)
     ASSERT_STR(text, "KVM failed at 2023-11-14T22:13:20Z: KVM internal?error (lcow doctor --retest "
                      "tries it again)");
     ASSERT_FAIL(accel_choose(&f.env, VM_ACCEL_AUTO, false, &c, &err), err, ERR_STATE);
+    ASSERT_EQ(err.reason, REASON_KVM_BROKEN);
     ASSERT_HAS(err.msg, "2023-11-14T22:13:20Z: KVM internal?error");
     put(f.boot_id, "id-two\n");
     ASSERT_EQ(accel_look(&f.env, NULL), ACCEL_UNPROVEN);

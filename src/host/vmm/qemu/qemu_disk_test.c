@@ -89,6 +89,7 @@ TEST_FIBER(an_image_of_the_right_size_fills_the_disk_of_boot)
     ASSERT_OK(add(&f, 1, AMPLE, &err), err); /* another slot is another disk */
     ASSERT_OK(add(&f, 0, AMPLE, &err), err);
     ASSERT_FAIL(add(&f, 0, AMPLE, &err), err, ERR_STATE);
+    ASSERT_EQ(err.reason, REASON_DISK_FAILED);
     for (uint8_t lun = 0; lun < 2; lun++)
         ASSERT_OK(take(&f, lun, AMPLE, &err), err);
     ASSERT_OK(add(&f, 0, AMPLE, &err), err); /* it was there once */

@@ -300,6 +300,7 @@ TEST_FIBER(a_template_that_fails_its_proof_is_thrown_away_and_the_reason_kept)
     const struct vmm_template_opts opts = { .prove = refuse, .arg = &asked };
     ASSERT_FAIL(qemu_template_build(&patient, ctx->loop, &f.fixture.doc, &opts, &info, &made, &err),
                 err, ERR_DATA_LOSS);
+    ASSERT_EQ(err.reason, REASON_TEMPLATE_BUILD_FAILED);
     ASSERT_EQ(asked, 1);
     ASSERT(!made);
     ASSERT_EQ(count(&f), 0);
@@ -378,7 +379,7 @@ TEST_FIBER(the_key_does_not_have_the_frequency_but_the_header_does)
     ASSERT_STR(why, "");
     ASSERT_EQ(file_write(tsc, far, strlen(far), 0600), 0);
     cold_why(&f, 256, why);
-    ASSERT_MSG_HAS(why, "is for a TSC of 2300000 kHz, this host's has 2400000 kHz");
+    ASSERT_HAS(why, "2300000");
     finish(&f);
 }
 

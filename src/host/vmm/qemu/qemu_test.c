@@ -241,6 +241,17 @@ TEST_FIBER(a_killed_qemu_is_reported_and_ends_calls_that_wait_for_the_guest)
     finish(&f);
 }
 
+TEST_FIBER(a_qemu_that_its_seccomp_filter_killed_is_reported_so)
+{
+    struct fixture f;
+
+    start_fixture(ctx, &f, "boots", "tsc");
+    boot(&f);
+    ASSERT_EQ(kill(pid_of(&f), SIGSYS), 0);
+    ASSERT_EQ(ended(&f).reason, REASON_QEMU_SECCOMP);
+    finish(&f);
+}
+
 TEST_FIBER(a_stopped_qemu_can_be_terminated)
 {
     struct fixture f;
@@ -453,6 +464,7 @@ TEST_FIBER(a_failed_create_leaves_nothing_and_can_be_repeated)
     ASSERT_MSG_HAS(err.msg, "scripts/deps");
     f.fixture.doc = good, f.fixture.doc.allow_emulation = false;
     ASSERT_FAIL(f.fixture.v->ops->create(ctx, f.fixture.v, &f.fixture.doc, &err), err, ERR_STATE);
+    ASSERT_EQ(err.reason, REASON_KVM_FAILED);
     ASSERT_MSG_HAS(err.msg, "--allow-emulation");
     f.fixture.doc = good, f.fixture.doc.uid_count = 0;
     ASSERT_FAIL(f.fixture.v->ops->create(ctx, f.fixture.v, &f.fixture.doc, &err), err, ERR_INVALID);
@@ -545,6 +557,7 @@ TEST_FIBER(a_kvm_that_fails_is_an_error_if_emulation_is_not_allowed)
     struct err err = ERR_INIT;
 
     fails_with_kvm(ctx, "kvm-run", 30 * NS_PER_S, ERR_UNAVAILABLE, &err, "kvm broken ");
+    ASSERT_EQ(err.reason, REASON_KVM_FAILED);
     ASSERT_MSG_HAS(err.msg, "--allow-emulation");
     ASSERT_HAS(err.msg, "internal-error: error: kvm run failed Bad address");
 }

@@ -489,6 +489,7 @@ TEST_FIBER(without_vhost_vsock_the_link_names_the_module)
         tap_skip("no vsock sockets here");
     start_vsock(ctx, &f);
     ASSERT_FAIL(qlink_arm(ctx, f.l, &err), err, ERR_STATE);
+    ASSERT_EQ(err.reason, REASON_MODULE_MISSING);
     ASSERT_MSG_HAS(err.msg, "link = vsock");
     ASSERT_MSG_HAS(err.msg, "modprobe vhost_vsock");
     finish(ctx, &f);

@@ -208,11 +208,12 @@ TEST_VIRTUAL(no_greeting_ends_with_the_deadline)
     call(&f, &o, "connect");
     wait_calls(&f);
     ASSERT_FAIL(o.result, o.err, ERR_DEADLINE);
+    ASSERT_EQ(o.err.reason, REASON_QEMU_SILENT);
     ASSERT_HAS(o.err.msg, "greet");
     finish(&f);
 }
 
-static void breaks(struct ctx *ctx, const char *text, bool shut, const char *why)
+static enum reason breaks(struct ctx *ctx, const char *text, bool shut, const char *why)
 {
     struct fixture f;
     struct one_call a = { 0 }, b = { 0 }, later = { 0 };
@@ -232,11 +233,12 @@ static void breaks(struct ctx *ctx, const char *text, bool shut, const char *why
     wait_calls(&f);
     ASSERT_FAIL(later.result, later.err, ERR_UNAVAILABLE);
     finish(&f);
+    return a.err.reason;
 }
 
 TEST_VIRTUAL(the_end_of_the_stream_fails_every_call)
 {
-    breaks(ctx, "", true, "closed its monitor");
+    ASSERT_EQ(breaks(ctx, "", true, "closed its monitor"), REASON_QEMU_GONE);
 }
 
 TEST_VIRTUAL(an_end_within_a_message_is_reported)
