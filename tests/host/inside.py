@@ -32,6 +32,7 @@ SECONDS = 300  # a ceiling for what may boot a VM, on a busy machine
 MIB = 1 << 20
 TAG = "lcow-test"  # of the pods' cgroups
 BRIDGE = "test0"
+LOGS = "/var/log/pods"
 SOCKET = "/run/containerd/containerd.sock"
 SHIM = "containerd-shim-lcow"
 NETWORK = {"cniVersion": "0.4.0", "name": "test", "plugins": [
@@ -145,14 +146,21 @@ class Node:
         pod.Pods.make_parent(self, parent)  # as the kubelet does
         return pod.Pod(self, name, {
             "metadata": {"name": name, "uid": f"uid-{name}", "namespace": "default"},
-            "log_directory": f"/var/log/pods/{name}",
+            "log_directory": f"{LOGS}/{name}",
             "linux": {"cgroup_parent": parent, "security_context": {
                 "namespace_options": {"pid": cri.CONTAINER}}, **(linux or {})}, **config},
             handler, seconds=SECONDS)
 
+    def clear(self):
+        """Removes all pods and containers, also after a failure; what could not be removed."""
+        trouble = pod.Pods.remove_pods(self)
+        sh(f"for c in $(ctr -n {pod.NAMESPACE} containers ls -q); do ctr -n {pod.NAMESPACE} tasks rm -f $c; "
+           f"ctr -n {pod.NAMESPACE} containers rm $c; done; rm -rf {LOGS}", code=None)
+        return trouble
+
     def end(self):
         """Everything is removed as the kubelet does; then nothing may be left."""
-        trouble = pod.Pods.remove_pods(self)
+        trouble = self.clear()
         for path in [*reversed(self._parents), *{os.path.dirname(p) for p in self._parents}]:
             try:
                 os.rmdir(path)
@@ -166,7 +174,11 @@ def node(audited=True):
     n = Node()
     n.set_up()
     before = leaks.snapshot(SCOPE)
-    yield n
+    try:
+        yield n
+    except BaseException:
+        n.clear()
+        raise
     n.end()
     left = leaks.left(before, SCOPE, allowed, settle=60) if audited else []
     check(not left, "left behind:", *left)
