@@ -219,7 +219,7 @@ def oom(n):
     n.equal(p.run("c2", "echo", "well").await_exit(0).reason, "Completed", "another container")
     if not pod.e2e.CGROUP_V2:
         return  # containerd does not pass it on there
-    # One process of two is too large: without memory.oom.group the other one goes on.
+    # One process of two is too large: without memory.oom.group the other one continues.
     for group, code, out in (("0", 3, "one has gone\n"), ("1", 137, "")):
         c = p.run(f"group-{group}", "sh", "-c", "tail /dev/zero; echo one has gone; exit 3", linux={"resources": {
             "memory_limit_in_bytes": 32 * MIB, "unified": {"memory.oom.group": group}}})
