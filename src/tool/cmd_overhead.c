@@ -9,7 +9,7 @@
 
 #define SMAPS_MAX_BYTES (16u << 20)
 #define GUEST_MEMORY_MIN (UINT64_C(64) << 20) /* smaller mappings are QEMU's own */
-/* If no VM runs, from what was measured: in emulation 84 MiB, mostly translated code. */
+/* If no VM runs, from what was measured: 42 MiB with KVM, 84 in emulation (translated code). */
 #define VMM_MIB_KVM 48
 #define VMM_MIB_EMULATED 96
 #define KIB_PER_MIB 1024
