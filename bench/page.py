@@ -11,6 +11,8 @@ what else it does: the ratios mean more than the figures. Medians, with p10–p9
 something was repeated; the spread of a ratio is the worst that both spreads allow.
 """
 
+UNDER_CONTAINERD, BY_KVM = "\n## Under containerd\n", "\n## By KVM, on an emulated host\n"
+
 
 def facts(result):
     m, v = result["machine"], result["versions"]
@@ -42,7 +44,7 @@ def marks(results):
 def peers(results):
     names = [n for n in ("runc 1.6", "runc 1.7", "runc", "lcow", "lcow clone") if n in results]
     titles = {"runc": "runc 2.1", "lcow": "lcow, cold", "lcow clone": "lcow, clone"}
-    out = ["\n## Under containerd\n",
+    out = [UNDER_CONTAINERD,
            "| what | unit | " + " | ".join(titles.get(n, n) for n in names) + " | lcow / runc 2.1 |",
            "|---|---|" + "---|" * (len(names) + 1)]
     for key, what, unit, _ in ROWS:
@@ -101,39 +103,47 @@ def root_kinds(results):
     return out
 
 
-def by_kvm(result):
-    """Both sides of each ratio are of one place."""
-    found = result.get("host")
-    if not found:
-        return []
+def ratios(text):
+    """What the page's table of containerd says about emulation, by row."""
+    table = text.split(UNDER_CONTAINERD)[-1].split("\n## ")[0]
+    rows = (line.split(" | ") for line in table.splitlines() if line.startswith("| "))
+    return {cells[0].removeprefix("| "): cells[-1].removesuffix(" |") for cells in rows}
+
+
+def with_kvm(text, found):
+    """The page with the figures of the emulated host. Both sides of each ratio are of one place."""
+    text, emulated = text.split(BY_KVM)[0], ratios(text)
     m, theirs = found["machine"], found["results"]
-    out = ["\n## By KVM, on an emulated host\n",
+    out = [BY_KVM,
            "The host of `tests/host`: QEMU emulates a processor with AMD SVM, and in it lcow's VMs run by KVM's own "
            "code, beside runc's containers. Both sides pay for the emulation, so the times mean nothing; the ratio "
            "is the nearest to hardware that was measured. It does not show what an exit of a VM, a page table or an "
-           "interrupt costs on hardware.\n",
+           "interrupt costs on hardware. The last column is the ratio of the run above, without KVM.\n",
            f"{found['made'][:16].replace('T', ' ')} UTC, commit `{found['commit'][:12]}`"
            f"{' with changes' if found['dirty'] else ''}{', a quick run' if found['quick'] else ''}; {m['cpus']} "
            f"CPU, {m['memory_mib']} MiB, Linux {m['kernel']}, QEMU {m['qemu']}, {m['accel']}.\n",
-           "| what | unit | runc | lcow, cold | lcow, clone | lcow / runc, KVM | lcow / runc, emulation |",
+           "| what | unit | runc | lcow, cold | lcow, clone | lcow / runc, KVM (emulated host) | "
+           "lcow / runc, emulation |",
            "|---|---|---|---|---|---|---|"]
     for key, what, unit, _ in ROWS:
         peers = [value(theirs, n, key) for n in ("runc", "lcow", "lcow clone")]
         if any(peers):
-            out.append(f"| {what} | {unit} | " + " | ".join(map(spread, peers)) + " | " + " | ".join(
-                ratio_text(ours(r, key), value(r, "runc", key)) for r in (theirs, result["results"])) + " |")
+            out.append(f"| {what} | {unit} | " + " | ".join(map(spread, peers)) +
+                       f" | {ratio_text(ours(theirs, key), value(theirs, 'runc', key))} | {emulated.get(what, '–')} |")
     for key, what, unit in VM_ROWS:
         if mine := value(theirs, "vm", key):
             out.append(f"| {what} | {unit} | – | {spread(mine)} | – | – | – |")
     if count := value(theirs, "runc", "parallel"):
         out.append(f"\nMany pods at once: {count} of them.")
-    return out + [f"\nNot measured there: {trouble}" for trouble in found["troubles"]]
+    out += [f"\nNot measured there: {trouble}" for trouble in found["troubles"]]
+    return text + "\n".join(out) + "\n"
 
 
-def write(result):
+def write(result, old=""):
+    """The section about the emulated host stays as it was."""
     results = result["results"]
     lines = marks(results) + ["\n![the same as a picture](../bench/report.svg)"] + \
-        peers(results) + root_kinds(results) + by_themselves(results) + by_kvm(result)
+        peers(results) + root_kinds(results) + by_themselves(results)
     for trouble in result["troubles"]:
         lines.append(f"\nNot measured: {trouble}")
-    return HEAD + facts(result) + "\n".join(lines) + "\n"
+    return HEAD + facts(result) + "\n".join(lines) + "\n" + "".join(old.partition(BY_KVM)[1:])

@@ -28,7 +28,7 @@ def merge(old, new):
     for key in ("accel", "emulated", "guest_kernel"):  # known only if a VM was booted
         if machine[key] in ("?", None):
             machine[key] = new["machine"][key]
-    kept = {k: old[k] for k in (*FACTS, "versions", "host") if k in old}
+    kept = {k: old[k] for k in (*FACTS, "versions") if k in old}
     return whole({**kept, "machine": machine}, {**old["parts"], **new["parts"]})
 
 

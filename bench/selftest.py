@@ -136,13 +136,13 @@ def overlaps_and_texts_outside_are_found():
 
 @test
 def the_page_has_the_emulated_host_beside_the_run():
-    result = sample(lcow=4.0, runc=2.0)
-    assert "By KVM" not in page.write(result)
-    result["host"] = sample(lcow=9.0, runc=3.0)
-    text = page.write(result)
+    plain = page.write(sample(lcow=4.0, runc=2.0))
+    assert "By KVM" not in plain
+    text = page.with_kvm(plain, sample(lcow=9.0, runc=3.0))
     row = next(line for line in text.split("## By KVM")[1].splitlines() if line.startswith("| Task.State"))
     assert "| 3.00 (" in row and "| 2.00 (" in row, row
-    assert record.merge(result, sample())["host"] is result["host"]
+    assert page.with_kvm(text, sample(lcow=9.0, runc=3.0)) == text
+    assert page.write(sample(lcow=4.0, runc=2.0), text) == text
 
 
 @test

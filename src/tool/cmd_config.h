@@ -31,6 +31,7 @@ struct runtimeclass {
     uint32_t guest_mib; /* of the VM's memory, for its kernel and agent */
     uint32_t vmm_mib;   /* QEMU's own; the maximum of the measured VMs */
     size_t n_measured;
+    bool emulated; /* what to assume if none was measured */
 };
 void runtimeclass_print(const struct runtimeclass *r, struct sbuf *out);
 /* From /proc/PID/smaps of a VMM: its proportional memory without the guest's. */

@@ -132,7 +132,7 @@ TEST(the_stanza_lists_exactly_the_annotations_with_an_effect)
 
 TEST(a_runtime_class_has_the_overhead_and_its_origin)
 {
-    struct sbuf out = { 0 }, guess = { 0 };
+    struct sbuf out = { 0 }, guess = { 0 }, emulated = { 0 };
 
     runtimeclass_print(&(struct runtimeclass){ .guest_mib = 128, .vmm_mib = 41, .n_measured = 2 },
                        &out);
@@ -140,9 +140,13 @@ TEST(a_runtime_class_has_the_overhead_and_its_origin)
     ASSERT_HAS(out.data, "\n    memory: \"176Mi\"\n"); /* 169, rounded up */
     ASSERT_HAS(out.data, "# 41 MiB for QEMU (the maximum of the VMs that run here)");
     runtimeclass_print(&(struct runtimeclass){ .guest_mib = 128 }, &guess);
-    ASSERT_HAS(guess.data, "\n    memory: \"224Mi\"\n");
-    ASSERT_HAS(guess.data, "not measured");
+    ASSERT_HAS(guess.data, "\n    memory: \"176Mi\"\n");
+    ASSERT_HAS(guess.data, "with KVM, not measured");
+    runtimeclass_print(&(struct runtimeclass){ .guest_mib = 128, .emulated = true }, &emulated);
+    ASSERT_HAS(emulated.data, "\n    memory: \"224Mi\"\n");
+    ASSERT_HAS(emulated.data, "of emulation, not measured");
     sbuf_release(&out);
+    sbuf_release(&emulated);
     sbuf_release(&guess);
 }
 

@@ -102,8 +102,8 @@ class Host:
                 "-drive", f"file={self.nvme},if=none,id=nv,format=raw,cache=unsafe",
                 "-device", "nvme,drive=nv,serial=lcow,addr=0x10", "-device", "edu,addr=0x11",
                 "-netdev", "user,id=n,restrict=on", "-device", "e1000e,netdev=n,addr=0x12,romfile=",
-                # Two functions in one IOMMU group.
-                "-device", "edu,addr=0x13.0,multifunction=on", "-device", "e1000e,addr=0x13.1,romfile=",
+                # Two functions in one IOMMU group. (Linux holds those of an e1000e to be isolated.)
+                "-device", "edu,addr=0x13.0,multifunction=on", "-device", "e1000,addr=0x13.1,romfile=",
                 "-serial", f"file:{self.console}",
                 "-drive", f"file={os.path.join(files, 'disk.img')},if=none,id=d,{drive}",
                 "-device", "virtio-blk-pci,drive=d", "-device", "virtio-rng-pci",

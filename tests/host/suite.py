@@ -12,6 +12,7 @@ import dataclasses
 import glob
 import importlib
 import os
+import re
 import typing
 
 import host
@@ -71,6 +72,6 @@ def select(variant, opts):
     def wanted(c):
         if opts.case:
             return c.setup or c.text == opts.case
-        named = opts.k and opts.k.lower() in f"{c.function.__module__} {c.text}".lower()
+        named = opts.k and re.search(opts.k, f"{c.function.__module__} {c.text}", re.I)
         return c.setup or (named if opts.k else opts.full or not c.full)
     return [c for c in CASES if variant in c.variants and wanted(c)]

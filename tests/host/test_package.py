@@ -23,7 +23,7 @@ def removal(h, opts):
     packages_only(opts)
     h.run(f"rm -f {CONF_FILE}")
     out = h.run("DEBIAN_FRONTEND=noninteractive dpkg --purge lcow lcow-guest")
-    check("warning" not in out and "not empty" not in out, "dpkg complains:", out)
+    check("warning" not in out and "not empty" not in out, "dpkg complains:", out, h.run("find /etc/lcow", code=None))
     equal(h.run("dpkg -l | grep lcow", code=None), "", "packages")
     equal(h.run(LEFT, code=None), "", "files")
     equal(h.run("ps -eo args | grep -E '[l]cow|[q]emu-system'", code=None), "", "processes")

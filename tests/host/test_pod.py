@@ -10,7 +10,7 @@ def inside(h, *names, file="inside.py"):
 
 @case("a pod runs by KVM: kernel, address, exec, logs, exit codes; nothing is left", HOSTS)
 def life(h, opts):
-    inside(h, "life")
+    return inside(h, "life")
 
 
 @case("out of memory: the container is OOMKilled, and the pod keeps running", HOSTS)

@@ -36,13 +36,13 @@ def make(share, opts):
         archives.make()
         cri.compile_proto()
     tree = os.path.join(share, "tree")
-    for name in ("tests/e2e", "tests/integration", "tests/host", "tests/fixture"):
+    for name in ("tests/e2e", "tests/integration", "tests/host", "tests/fixture", "image"):
         copy(os.path.join(TOP, name), os.path.join(tree, name))
     cache = os.path.join(tree, "build/cache/e2e")
     compile_helpers()
     copy(harness.CACHE, os.path.join(tree, "build/integration"))
     if opts.suite:
-        for name in ("bench", "docs", "scripts", "image", "api", "man"):
+        for name in ("bench", "docs", "scripts", "api", "man"):
             copy(os.path.join(TOP, name), os.path.join(tree, name))
     if opts.suite in ("e2e", "bench"):
         copy(packages.CACHE, cache)
