@@ -162,8 +162,8 @@ static const struct args_cmd prune_command = {
     .name = "layers prune",
     .summary = "Remove images that are not needed.",
     .text = "Removes images that are damaged, those whose directory is gone or was changed, and "
-            "the longest unused beyond layer_images_max_mib. Prints their keys. Each build and "
-            "'lcow gc' do the same.",
+            "the longest unused beyond layer_images_max_mib. Prints their keys. Each build "
+            "does the same.",
     .exits = EXITS,
     .opts = TOOL_JSON_OPTS(JSON_DOC),
     .run = prune,

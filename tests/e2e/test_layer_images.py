@@ -5,8 +5,15 @@ import glob
 import json
 import os
 import re
+import socket
+import stat
+import subprocess
 
+import cell
+import members
+import packages
 from e2e import test
+from test_roots import Pod, fill, mounts
 from test_layers import CHANGE, CHANGED, LOOK, SEEN, disks, end, probe, small_files, unpack
 
 FOREVER = ("sleep", "100000")
@@ -162,3 +169,107 @@ def twice(t):
     await_images(t, 3)
     t.detach(SNAPSHOTTER, "c3", *FOREVER)
     t.equal(root_types(t, "c3"), (3, 0))
+
+
+def odd_layers(t):
+    """Two layers, topmost first: all that a layer may have in it, and what hides files below."""
+    low, top = fill(os.path.join(t.work, "low")), os.path.join(t.work, "top")
+    probe_path = os.path.join(low, "bin/fsprobe")
+    subprocess.run(["gcc", "-O1", "-static", "-o", probe_path,
+                    os.path.join(packages.HERE, "fsprobe.c")], check=True)
+    odd = os.path.join(low, "odd")
+    os.mkdir(odd)
+
+    def put(name, data=b"x"):
+        path = os.path.join(os.fsencode(odd), name)
+        with open(path, "wb") as f:
+            f.write(data)
+        return path
+    for name in (b" ", b"new\nline", b"tab\t", b"\xff\xfe", "\u00e4\u4e2d".encode(), b"\\:,=", b"-n",
+                 b"'\"", b"n" * 254, b".hidden", b"*?["):
+        put(name, name)
+    for i, (owner, mode) in enumerate(((0, 0o4755), (4_000_000_000, 0o2750), (65534, 0o1777),
+                                       (1000, 0))):
+        path = put(b"mode%d" % i)
+        os.chown(path, owner, owner)
+        os.chmod(path, mode)
+    first = put(b"link0", b"linked")
+    for i in range(1, 300):
+        os.link(first, os.path.join(os.fsencode(odd), b"link%d" % i))
+    for name, kind, number in (("null", stat.S_IFCHR, (1, 3)), ("disk", stat.S_IFBLK, (259, 70000)),
+                               ("fifo", stat.S_IFIFO, (0, 0))):
+        os.mknod(os.path.join(odd, name), kind | 0o640, os.makedev(*number))
+    with socket.socket(socket.AF_UNIX) as s:
+        s.bind(os.path.join(odd, "socket"))
+    for when, name in ((1, b"old"), (4_000_000_000, b"late"), (1_600_000_000, b"then")):
+        os.utime(put(name), (when, when))
+    path = put(b"attributes")
+    for name, size in (("user.a", 1), ("user.empty", 0), ("trusted.large", 60000),
+                       ("user.many", 3000)):
+        os.setxattr(path, name, bytes(range(256)) * (size // 256) + b"v" * (size % 256))
+    os.symlink("x" * 4000, os.path.join(odd, "far"))
+    with open(os.path.join(odd, "sparse"), "wb") as f:
+        f.truncate(64 << 20)
+        f.seek(40 << 20)
+        f.write(b"middle")
+    put(b"large", bytes(range(256)) * 80_000)  # 20 MB
+    put(b"nothing", b"")
+    deep = odd
+    for i in range(100):
+        deep = os.path.join(deep, "d")
+        os.mkdir(deep)
+    for name in ("opaque/below", "gone/inside", "stays/below", "file"):
+        path = os.path.join(low, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w") as f:
+            f.write("low")
+    os.makedirs(os.path.join(top, "opaque"))
+    os.makedirs(os.path.join(top, "stays"))
+    os.setxattr(os.path.join(top, "opaque"), "trusted.overlay.opaque", b"y")
+    for name in ("gone", "file", "stays/never"):
+        os.mknod(os.path.join(top, name), stat.S_IFCHR, 0)
+    for name in ("opaque/above", "stays/above"):
+        with open(os.path.join(top, name), "w") as f:
+            f.write("top")
+    return top, low, probe_path
+
+
+@layer_test("layer images: the guest sees of odd names, owners, devices, links, attributes, sparse "
+            "and large files what an overlay on the host shows")
+def fidelity(t):
+    memory = os.path.join(t.work, "memory")  # ext4 has no room for large attributes
+    os.mkdir(memory)
+    cell.mount("tmpfs", memory, "tmpfs")
+    t.at_end(lambda: cell.umount(memory))
+    work, t.work = t.work, memory
+    try:
+        top, low, probe_path = odd_layers(t)
+    finally:
+        t.work = work
+    merged = os.path.join(t.work, "merged")
+    os.mkdir(merged)
+    cell.mount("overlay", merged, "overlay", 1, f"lowerdir={top}:{low}")
+    try:
+        wanted = subprocess.run([probe_path, "dump", merged], capture_output=True,
+                                check=True).stdout
+    finally:
+        cell.umount(merged)
+    t.config(rootfs="scratch", layer_images="always")
+    pod = Pod(t)
+    rootfs = mounts(("overlay", "overlay", "index=off", f"lowerdir={top}:{low}"))
+    document = pod.document(args=("fsprobe", "dump", "/odd"))
+    document["process"]["capabilities"] = {  # trusted attributes, and files without a right to read
+        kind: ["CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE"] for kind in ("bounding", "effective", "permitted")}
+    probing = members.Member(pod.shim, "odd", document, rootfs)
+    t.at_end(pod.drop, probing)
+    code, out = probing.run()
+    part = wanted.split(b"in odd\n", 1)[1]
+    part = part[:part.index(b"in opaque\n")]
+    seen, wanted = out.decode().splitlines(), part.decode().splitlines()
+    t.equal((code, [p for p in zip(seen, wanted) if p[0] != p[1]], len(seen)), (0, [], len(wanted)))
+    code, out = pod.member("rest", rootfs, args=(
+        "sh", "-c", "ls / /opaque /stays; ls -d /gone /file 2>/dev/null")).run()
+    t.equal(out.decode().split("/opaque:")[1].split(), ["above", "/stays:", "above", "below"])
+    t.equal(len(images(t)), 2)
+    shown = json.loads(t.lcow("inspect", "p1").out)["vm"]["disks"]
+    t.equal(sum("/layers/" in d["path"] for d in shown), 0, "they were released")
