@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/fd.h"
+#include "host/files/layers.h"
 #include "host/files/scratch.h"
 #include "host/jail/pci.h"
 #include "tool/cmd_config.h"
@@ -190,6 +191,23 @@ static enum doctor_status check_mke2fs(struct ctx *ctx, struct doctor *d)
     return doctor_say(d, DOCTOR_OK, NULL, "version %u.%u", v.major, v.minor);
 }
 
+/* mkfs.erofs makes images of layers. */
+static enum doctor_status check_erofs(struct ctx *ctx, struct doctor *d)
+{
+    bool wanted = d->tool->config.layer_images != CONFIG_LAYERS_OFF;
+    AUTO_FREE char *version = NULL;
+    struct err err = ERR_INIT;
+
+    if (layers_program(ctx, &version, &err) == 0 && version[0])
+        return doctor_say(d, DOCTOR_OK, NULL, "version %s%s", version,
+                          wanted ? "" : " (not used: layer_images = off)");
+    return doctor_say(d, wanted ? DOCTOR_WARNING : DOCTOR_OK, "apt install erofs-utils",
+                      "%s; layers reach VMs as shares, which are slow for small files",
+                      err.code == ERR_NOT_FOUND ? "not installed"
+                      : err.code == ERR_NONE    ? "prints no version"
+                                                : err.msg);
+}
+
 static enum doctor_status check_scratch(struct ctx *ctx, struct doctor *d)
 {
     const struct config *c = &d->tool->config;
@@ -351,6 +369,7 @@ const struct doctor_check doctor_host_checks[] = {
     { "cgroups", check_cgroups },
     { "disk", check_disk },
     { "mke2fs", check_mke2fs },
+    { "mkfs.erofs", check_erofs },
     { "scratch", check_scratch },
     { "pci", check_pci },
     { "containerd", check_containerd },

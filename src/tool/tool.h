@@ -117,8 +117,8 @@ extern const struct args_cmd *const tool_commands[];
 const char *tool_last_word(const char *name); /* "show" of "config show" */
 extern const struct args_cmd boot_command, completion_command, config_command, console_command,
     cp_command, cpugroup_command, doctor_command, events_command, exec_command, explain_command,
-    gc_command, inspect_command, logs_command, metrics_command, overhead_command, ps_command,
-    report_command, runtimeclass_command, share_command, stacks_command, tasks_command,
+    gc_command, inspect_command, layers_command, logs_command, metrics_command, overhead_command,
+    ps_command, report_command, runtimeclass_command, share_command, stacks_command, tasks_command,
     template_command, timeline_command, top_command, volume_command;
 
 /* "lcow: error: …" on stderr, wrapped; returns code. */

@@ -39,8 +39,10 @@ COLD_EACH = 3     # those of every third case; with --full all
 
 harness.SECTIONS.update({"overhead_mib": "vm", "max_memory_mib": "vm", "max_cpus": "vm",
                          "emulation_cache_mib": "vm",
-                         "rootfs": "vm", "template": "vm", "device_slots": "vm", "scratch_dir": "host",
+                         "rootfs": "vm", "template": "vm", "layer_images": "vm", "layer_verity": "vm", "device_slots": "vm", "scratch_dir": "host",
                          "scratch_mib": "host", "scratch_quota_mib": "host", "cpu_group_dir": "host"})
+
+LAYERS = os.environ.get("LCOW_E2E_LAYERS", "off")  # layer_images of tests that do not set it
 
 DECLARED = []
 
@@ -92,6 +94,8 @@ class Test(harness.Test):
         self.containerd = None
         self.keys(allow_emulation=True, scratch_dir=self.env["TMPDIR"],
                   scratch_mib=harness.SCRATCH_MIB, log_level="debug")
+        # Images of layers that are made meanwhile would change what a test sees of its VM.
+        self.keys(layer_images=LAYERS, layer_dir=os.path.join(self.work, "layers"))
         if TEMPLATE == "off" or case.cold:
             self.keys(template="off")
         else:

@@ -5,6 +5,7 @@
  *   fsprobe write FILE MIB  writes a pattern, then fsync
  *   fsprobe read FILE       bytes, sum, time
  *   fsprobe xattr FILE NAME its value
+ *   fsprobe dump DIR        a line for all that can be known of each file, but for inode numbers
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -102,6 +103,97 @@ static void write_file(const char *path, unsigned long mib)
     files = 1;
 }
 
+/* Names of attributes are sorted: their order is the file system's. */
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static void dump_attributes(const char *path)
+{
+    static char names[65536], value[65536];
+    const char *sorted[256];
+    ssize_t n = llistxattr(path, names, sizeof(names));
+    size_t count = 0;
+
+    for (const char *at = names; at < names + (n > 0 ? n : 0) && count < 256; at += strlen(at) + 1)
+        sorted[count++] = at;
+    qsort(sorted, count, sizeof(*sorted), by_text);
+    for (size_t i = 0; i < count; i++) {
+        ssize_t len = lgetxattr(path, sorted[i], value, sizeof(value));
+
+        sum = 0;
+        for (ssize_t k = 0; k < len; k++)
+            add(&(uint64_t){ (unsigned char)value[k] }, 1);
+        printf(" %s=%zd:%llx", sorted[i], len, (unsigned long long)sum);
+    }
+}
+
+/* Hard links: the first name by which the same inode was seen. */
+static struct seen {
+    ino_t ino;
+    char *name;
+} links[1000];
+static size_t n_links;
+
+static const char *first_name(const struct stat *st, const char *name)
+{
+    for (size_t i = 0; i < n_links; i++)
+        if (links[i].ino == st->st_ino)
+            return links[i].name;
+    if (n_links < sizeof(links) / sizeof(links[0]))
+        links[n_links++] = (struct seen){ st->st_ino, strdup(name) };
+    return name;
+}
+
+static void dump(const char *dir)
+{
+    struct dirent **names;
+    int n = chdir(dir) < 0 ? -1 : scandir(".", &names, NULL, by_name);
+
+    if (n < 0)
+        die(dir);
+    for (int i = 0; i < n; i++) {
+        const char *name = names[i]->d_name;
+        char target[4096];
+        struct stat st;
+
+        if (strcmp(name, "..") == 0)
+            continue;
+        if (lstat(name, &st) < 0)
+            die(name);
+        for (const char *c = name; *c; c++)
+            printf(*c > ' ' && *c < 127 ? "%c" : "%%%02x", (unsigned char)*c);
+        printf(" %o %u:%u %llx %lld", st.st_mode, st.st_uid, st.st_gid,
+               (unsigned long long)st.st_rdev, (long long)st.st_mtim.tv_sec);
+        sum = 0;
+        if (S_ISREG(st.st_mode))
+            read_file(name);
+        if (!S_ISDIR(st.st_mode))
+            printf(" %lld %llu %llx", (long long)st.st_size, (unsigned long long)st.st_nlink,
+                   (unsigned long long)sum);
+        if (st.st_nlink > 1 && !S_ISDIR(st.st_mode))
+            printf(" as %s", first_name(&st, name));
+        if (S_ISLNK(st.st_mode))
+            printf(" -> %.*s", (int)readlink(name, target, sizeof(target)), target);
+        dump_attributes(name);
+        printf("\n");
+    }
+    for (int i = 0; i < n; i++) {
+        struct stat st;
+
+        if (strcmp(names[i]->d_name, "..") != 0 && strcmp(names[i]->d_name, ".") != 0 &&
+            lstat(names[i]->d_name, &st) == 0 && S_ISDIR(st.st_mode)) {
+            printf("in %s\n", names[i]->d_name);
+            dump(names[i]->d_name);
+            if (chdir("..") < 0)
+                die("..");
+        }
+        free(names[i]);
+    }
+    free(names);
+}
+
 static uint64_t now_us(void)
 {
     struct timespec t;
@@ -122,6 +214,10 @@ int main(int argc, char **argv)
         if (n < 0)
             die(argv[2]);
         printf("%.*s\n", (int)n, value);
+        return 0;
+    }
+    if (strcmp(what, "dump") == 0 && argc == 3) {
+        dump(argv[2]);
         return 0;
     }
     if (strcmp(what, "tree") == 0 && argc == 3)

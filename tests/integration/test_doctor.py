@@ -10,7 +10,7 @@ import images
 from harness import LCOW, Skip, flat, test, without_kvm
 
 CHECKS = {"qemu", "acceleration", "image", "memory", "templates", "netns", "tun", "tc", "cgroups", "disk",
-          "mke2fs", "scratch", "pci", "containerd", "leftovers"}
+          "mke2fs", "mkfs.erofs", "scratch", "pci", "containerd", "leftovers"}
 
 
 def doctor(t):

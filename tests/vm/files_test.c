@@ -300,7 +300,7 @@ TEST_FIBER(a_merged_root_file_system_is_seen_as_it_is)
     const struct rootfs_mount m = { "overlay", "overlay", options };
     struct ctx limited = ctx_with_timeout(&r.root, FIXTURE_CALL_NS);
 
-    ASSERT_OK(rootfs_open(&limited, &m, 1, NULL, false, &fs, &err), err);
+    ASSERT_OK(rootfs_open(&limited, &m, 1, NULL, false, NULL, &fs, &err), err);
     share(&r, "7", fs.tree, true);
     rootfs_release(&fs);
     real_vm_expect(&r, MOUNT_9P " && cd /run/9p/7 && find . | sort | tr '\\n' ' '",

@@ -133,7 +133,7 @@ static int open_rootfs(struct fixture *f)
     put(f, "low/keep", "from below");
     put(f, "low/gone", "deleted");
     ASSERT_EQ(mknod(tempdir_path(&f->fixture.temp, "up/gone"), S_IFCHR, makedev(0, 0)), 0);
-    ASSERT_OK(rootfs_open(&f->limited, &m, 1, NULL, false, &fs, &err), err);
+    ASSERT_OK(rootfs_open(&f->limited, &m, 1, NULL, false, NULL, &fs, &err), err);
     return fs.tree;
 }
 

@@ -231,6 +231,14 @@ static enum reason kernel_reason(const char *text)
     return REASON_NONE;
 }
 
+/* The agent removes a disk before the host unplugs it, and virtio_scsi then looks for it in vain. */
+static bool is_expected(const char *text)
+{
+    const char *disk = strstr(text, "virtio_scsi: SCSI device ");
+
+    return disk && strstr(disk, " not found");
+}
+
 bool guestlog_line(struct guestlog *l, const struct ctx *ctx, const char *line, size_t len,
                    uint64_t now_ns)
 {
@@ -260,6 +268,8 @@ bool guestlog_line(struct guestlog *l, const struct ctx *ctx, const char *line, 
     if (kernel_line(l, root, &msg, now_ns, &said.at_ns)) {
         said.source = "kernel";
         said.reason = kernel_reason(msg);
+        if (is_expected(msg))
+            said.level = LOG_DEBUG;
     } else {
         (void)js_str(root, "reason", &reason, &err);
         said.reason = reason_parse(reason);

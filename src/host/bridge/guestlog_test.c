@@ -65,6 +65,18 @@ TEST(lines_are_marked_and_keep_level_text_and_fields)
     ASSERT_EQ(log_lines(), 1);
 }
 
+TEST(a_disk_that_the_agent_removed_first_is_not_an_error_of_the_kernel)
+{
+    struct guestlog l = { 0 };
+
+    log_begin();
+    guestlog_init(&l, NULL, NOW);
+    ASSERT(line(&l, "{\"level\":\"error\",\"msg\":\"kernel message\",\"message\":"
+                    "\"virtio_scsi: SCSI device 0 0 0 1 not found\"}"));
+    ASSERT_HAS(log_text(), "\"level\":\"debug\"");
+    ASSERT(strstr(log_text(), "\"level\":\"error\"") == NULL);
+}
+
 TEST(the_kernel_s_words_are_marked_and_stand_for_themselves)
 {
     struct guestlog l;

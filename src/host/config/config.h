@@ -29,6 +29,13 @@ enum config_rootfs {
     CONFIG_ROOTFS_SHARED,
 };
 
+/* How the layers of a directory snapshot reach a VM. */
+enum config_layers {
+    CONFIG_LAYERS_AUTO, /* as images, if there are images already */
+    CONFIG_LAYERS_OFF,
+    CONFIG_LAYERS_ALWAYS, /* and a container waits for them */
+};
+
 struct config {
     /* [vm] */
     bool allow_emulation, nested_virtualization;
@@ -38,6 +45,8 @@ struct config {
     char *qemu;                                      /* path or a name in PATH */
     char *image_dir;                                 /* kernel, initramfs, manifest.json */
     enum config_rootfs rootfs;
+    enum config_layers layer_images;
+    bool layer_verity;
     bool shared_empty_dirs; /* empty_dir = shared */
     bool use_template;      /* template = auto */
     bool vsock_link;        /* link = vsock */
@@ -51,6 +60,8 @@ struct config {
     char *run_root;
     char *scratch_dir;
     char *template_dir;
+    char *layer_dir;
+    uint32_t layer_images_max_mib;
     uint32_t scratch_mib;
     uint32_t scratch_free_mib;
     uint32_t scratch_quota_mib; /* 0: no limit */

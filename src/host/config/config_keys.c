@@ -52,6 +52,16 @@ const struct config_key config_keys[] = {
       "disk that is deleted with the VM; shared: in the snapshot on the host, which\n"
       "is slower; auto: scratch for CRI containers, shared for all others.",
       WORDS("auto", "scratch", "shared") },
+    { "vm", "layer_images", KEY_CHOICE, "auto", 0, 0, FIELD(layer_images),
+      "Turn the layers of an image, which are directories of the overlayfs\n"
+      "snapshotter, into disk images (erofs) that VMs share. Small files are then\n"
+      "read several times faster. auto: the first container of an image gets its\n"
+      "layers as a share while they are turned in the background; off: never;\n"
+      "always: a container waits until they are. Needs mkfs.erofs. See lcow layers.",
+      WORDS("auto", "off", "always") },
+    { "vm", "layer_verity", KEY_BOOL, "false", 0, 0, FIELD(layer_verity),
+      "Add a hash tree to these images; the guest verifies each block that it\n"
+      "reads (dm-verity)." },
     { "vm", "empty_dir", KEY_EITHER, "guest", 0, 0, FIELD(shared_empty_dirs),
       "Where a pod's emptyDir volumes are stored: guest (in its VM, on the scratch\n"
       "disk or in memory; sockets and FIFOs work) or shared (the kubelet's\n"
@@ -101,6 +111,12 @@ const struct config_key config_keys[] = {
       "Directory of the VMs' scratch disks, which are sparse files." },
     { "host", "template_dir", KEY_PATH, "/var/lib/lcow/templates", 0, 0, FIELD(template_dir),
       "Directory of the templates (template = auto)." },
+    { "host", "layer_dir", KEY_PATH, "/var/lib/lcow/layers", 0, 0, FIELD(layer_dir),
+      "Directory of the images of layers (layer_images)." },
+    { "host", "layer_images_max_mib", KEY_U32, "20480", 1, SCRATCH_MIB_MAX,
+      FIELD(layer_images_max_mib),
+      "Maximum size of all of them in MiB. Beyond it, the longest unused are\n"
+      "removed." },
     { "host", "scratch_mib", KEY_U32, "10240", SCRATCH_MIB_MIN, SCRATCH_MIB_MAX, FIELD(scratch_mib),
       "Size of a VM's scratch disk in MiB. The file uses only the space that was\n"
       "written to." },

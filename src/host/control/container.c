@@ -59,6 +59,7 @@ void container_unref(struct container *c)
     free(c->root_path);
     free(c->scratch_path);
     strv_release(&c->layers);
+    strv_release(&c->unbuilt);
     free(c->p.anchor_name);
     hooks_free(c->hooks);
     free(c);
@@ -210,6 +211,9 @@ static int start_init(struct ctx *ctx, struct container *c, struct err *err)
     if (process_start(step.ctx, c->p.init, err) < 0)
         return -1;
     container_run_poststart_hooks(step.ctx, c);
+    if (c->unbuilt.n > 0)
+        c->r->o.want_layers(c->r->o.arg, NULL, &c->unbuilt);
+    strv_release(&c->unbuilt);
     return 0;
 }
 

@@ -36,7 +36,8 @@ struct scsi_disk;
 #define CONTAINER_SHARE_LIMIT (60 * NS_PER_S)       /* for VM and guest to add one share */
 #define CONTAINER_DEVICE_LIMIT (90 * NS_PER_S)      /* the same for one PCI device and driver */
 #define CONTAINER_HOOK_LIMIT (30 * NS_PER_S)        /* for a hook without a timeout of its own */
-#define CONTAINER_UNDO_LIMIT (60 * NS_PER_S)        /* rolling back a failed create */
+#define CONTAINER_LAYERS_LIMIT (120 * NS_PER_S) /* images of its layers: layer_images = always */
+#define CONTAINER_UNDO_LIMIT (60 * NS_PER_S)    /* rolling back a failed create */
 /* For a create, or a sandbox's start, with the wait for a turn. Whatever hangs: a path of the
  * client's, the boot, QEMU, the guest. containerd sets no limit. */
 #define CONTAINER_CREATE_LIMIT (300 * NS_PER_S + VM_TURN_LIMIT)
@@ -87,6 +88,7 @@ struct container {
     char *bundle_path, *root_path, *scratch_path; /* in the guest */
     struct strv layers;                           /* in the guest, topmost first */
     bool combined;
+    struct strv unbuilt; /* layers that are to become images once it runs */
     struct cgroup *cgroup;
     struct anchor *anchor;
     bool anchor_watched, oom_watched; /* by a fiber */

@@ -7,6 +7,7 @@
 #include "host/control/events.h"
 #include "host/device/plan9.h"
 #include "host/device/scsi.h"
+#include "host/files/layers.h"
 #include <stdlib.h>
 
 /* Without ids of its own it has those of outside already: containerd has changed its owners. */
@@ -34,15 +35,41 @@ static int open_mounts(struct ctx *ctx, struct container *c, const char *path, u
                        struct root *f, struct err *err)
 {
     const struct container_create *cc = f->cc;
+    const struct config *config = c->r->o.config;
+    const struct layers_opts layers = { .dir = config->layer_dir, .verity = config->layer_verity };
+    bool images = config->layer_images != CONFIG_LAYERS_OFF && c->r->o.want_layers;
     AUTO_FREE struct rootfs_mount *mounts = mem_zalloc((cc->n_rootfs + 1) * sizeof(*mounts));
 
     for (size_t i = 0; i < cc->n_rootfs; i++)
         mounts[i] = (struct rootfs_mount){ .type = cc->rootfs[i].type,
                                            .source = cc->rootfs[i].source,
                                            .options = cc->rootfs[i].options };
-    if (rootfs_open(ctx, mounts, cc->n_rootfs, path, how, &f->fs, err) < 0 ||
+    if (rootfs_open(ctx, mounts, cc->n_rootfs, path, how, images ? &layers : NULL, &f->fs, err) <
+            0 ||
         map_root(ctx, c, &f->fs, err) < 0)
         return err_wrap_because(err, REASON_ROOTFS_FAILED, "root file system");
+    return 0;
+}
+
+/* Opens it again when its layers have become images; a failure is not the container's. */
+static int open_built(struct ctx *ctx, struct container *c, const char *path, unsigned how,
+                      struct root *f, struct err *err)
+{
+    struct ctx limited = ctx_with_timeout(ctx, CONTAINER_LAYERS_LIMIT);
+
+    if (open_mounts(ctx, c, path, how, f, err) < 0)
+        return -1;
+    if (f->fs.unbuilt.n > 0 && c->r->o.config->layer_images == CONFIG_LAYERS_ALWAYS) {
+        c->r->o.want_layers(c->r->o.arg, &limited, &f->fs.unbuilt);
+        rootfs_release(&f->fs);
+        if (open_mounts(ctx, c, path, how, f, err) < 0)
+            return -1;
+    }
+    if (f->fs.why_shared)
+        log_debug(ctx, "layers are shared, not disks", F_STR("why", f->fs.why_shared));
+    strv_release(&c->unbuilt);
+    c->unbuilt = f->fs.unbuilt;
+    f->fs.unbuilt = (struct strv){ 0 };
     return 0;
 }
 
@@ -77,7 +104,7 @@ int root_open(struct ctx *ctx, struct container *c, const struct spec *spec,
                                ? str_dup(root)
                                : str_format("%s/%s", c->p.bundle, root[0] ? root : "rootfs");
 
-    if (open_mounts(ctx, c, path, how[writes], f, err) < 0)
+    if (open_built(ctx, c, path, how[writes], f, err) < 0)
         return -1;
     f->shared = writes == CONFIG_ROOTFS_SHARED || f->fs.tree_writable;
     set_root_writes(ctx, c, spec, writes, f);

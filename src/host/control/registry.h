@@ -45,6 +45,9 @@ struct registry_opts {
     /* A VM of this size had to start cold because there is no template yet. May be NULL; may not
      * wait. */
     void (*want_template)(void *arg, uint32_t memory_mib);
+    /* Images of these layers are wanted (files/layers.h). ctx: waits until they are made, or it
+     * ends; NULL: does not wait. May be NULL. */
+    void (*want_layers)(void *arg, struct ctx *ctx, const struct strv *dirs);
     void *arg;
     /* shim_cgroup = pod: the shim joins its VM's cgroup, and goes back to this one before that one
      * is removed. NULL: it stays where it is. Borrows. */

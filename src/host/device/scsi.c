@@ -588,6 +588,15 @@ static unsigned holders(const struct disk *d)
     return n;
 }
 
+/* Of dm-verity; NULL: what the guest reads of it is not verified. */
+static const char *root_hash(const struct disk *d)
+{
+    LIST_EACH (&d->mounts, at)
+        if (LIST_ENTRY(at, struct mount, node)->guest.verity)
+            return LIST_ENTRY(at, struct mount, node)->guest.root_hash;
+    return NULL;
+}
+
 void scsi_describe(const struct scsi *c, struct jsw *w)
 {
     for (unsigned i = 0; i < c->n_slots; i++) {
@@ -604,6 +613,7 @@ void scsi_describe(const struct scsi *c, struct jsw *w)
         jsw_bool(w, "read_only", d->read_only);
         jsw_str(w, "state", fsm_state_name(&scsi_disk_fsm, d->state));
         jsw_u64(w, "holders", holders(d));
+        jsw_str(w, "root_hash", root_hash(d));
         jsw_arr(w, "mounts");
         LIST_EACH (&d->mounts, at)
             describe_mount(LIST_ENTRY(at, struct mount, node), w);

@@ -2,9 +2,12 @@
  * gets the numbers of their descriptors, relative to /proc/self/fd: no path is too long, five
  * hundred layers fit into the one page that mount(2) takes, no byte in a name needs quoting, and a
  * missing directory is named in the error instead of a bare ENOENT. */
+#include "base/ctx.h"
 #include "base/err.h"
 #include "base/fd.h"
+#include "base/loop.h"
 #include "base/offload.h"
+#include "host/files/layers.h"
 #include "host/files/rootfs_priv.h"
 #include "host/files/tree_priv.h"
 #include "host/jail/mountinfo.h"
@@ -26,6 +29,9 @@
 #define PATH_BYTES 8192
 
 struct job {
+    const char *layer_dir;
+    struct layers_opts layers;
+    uint64_t now_ns;
     struct rootfs_plan plan;
     struct rootfs out;
 };
@@ -40,6 +46,8 @@ void rootfs_release(struct rootfs *r)
     }
     free(r->disks);
     idmap_release(&r->ids);
+    strv_release(&r->unbuilt);
+    free(r->why_shared);
     *r = (struct rootfs){ .tree = -1 };
 }
 
@@ -174,6 +182,47 @@ static int find_images(const struct strv *dirs, struct rootfs *r, struct err *er
     return found;
 }
 
+/* --- images that were made of directories --- */
+
+/* 1: each has one, and they are in r; 0: not all. */
+static int find_built(const struct job *j, const struct strv *dirs, struct rootfs *r)
+{
+    struct layers_opts o = j->layers;
+    bool found = j->layer_dir && dirs->n <= ROOTFS_IMAGES_MAX;
+
+    o.dir = j->layer_dir;
+    r->disks = mem_zalloc((dirs->n + 1) * sizeof(*r->disks));
+    for (size_t i = 0; i < dirs->n && j->layer_dir; i++) {
+        struct layers_image image = { .fd = -1 };
+        struct err err = ERR_INIT;
+
+        if (layers_open(&o, dirs->v[i], &image, &err) < 0) {
+            found = false;
+            if (layers_wanted(&o, dirs->v[i], j->now_ns))
+                strv_add(&r->unbuilt, dirs->v[i]);
+            free(r->why_shared);
+            r->why_shared = str_dup(err.msg);
+        }
+        r->disks[r->n_disks++] = (struct rootfs_disk){
+            .fd = TAKE_FD(image.fd),
+            .path = TAKE_PTR(image.path),
+            .filesystem = "erofs",
+            .root_hash = image.info.root_hash[0] ? str_dup(image.info.root_hash) : NULL
+        };
+        layers_close(&image);
+    }
+    if (!found) {
+        struct rootfs shared = { .tree = -1,
+                                 .unbuilt = r->unbuilt,
+                                 .why_shared = TAKE_PTR(r->why_shared) };
+
+        r->unbuilt = (struct strv){ 0 };
+        rootfs_release(r);
+        *r = shared;
+    }
+    return found;
+}
+
 /* --- in the thread: trees --- */
 
 struct dirs {
@@ -278,12 +327,31 @@ static int open_overlay(struct job *j, struct err *err)
     return j->out.tree < 0 ? -1 : 0;
 }
 
+/* A committed snapshot of overlayfs (…/snapshots/7/fs) or native (…/snapshots/7), which never
+ * changes. Of other directories nothing is known. */
+static bool is_committed(const char *path)
+{
+    const char *at = strstr(path, "/snapshots/");
+    size_t digits = at ? strspn(at + strlen("/snapshots/"), "0123456789") : 0;
+
+    at = at ? at + strlen("/snapshots/") + digits : "";
+    return digits > 0 && (!*at || str_eq(at, "/fs"));
+}
+
 static int open_dir(struct job *j, struct err *err)
 {
     AUTO_FD int fd = tree_open_path(j->plan.dir, true, err);
 
     if (fd < 0)
         return -1;
+    if (j->plan.view && !j->plan.as_tree && is_committed(j->plan.dir)) {
+        AUTO(strv_release) struct strv dirs = { 0 };
+
+        strv_add(&dirs, j->plan.dir);
+        j->out.has_tree = find_built(j, &dirs, &j->out) == 1;
+        if (j->out.has_tree)
+            return 0;
+    }
     j->out.tree = tree_clone(fd, j->plan.recursive, j->plan.dir, err);
     return j->out.tree < 0 ? -1 : 0;
 }
@@ -329,13 +397,20 @@ static int open_images(struct job *j, struct err *err)
 
 /* An upper directory with something in it cannot be a layer in the guest: its marks would not get
  * through the share. */
+static bool may_be_disks(const struct job *j)
+{
+    return !j->plan.as_tree && !j->plan.writable && j->plan.plain &&
+           (!j->plan.upper || is_empty(j->plan.upper));
+}
+
 static int open_layers(struct job *j, struct err *err)
 {
     int found = 0;
 
-    if (!j->plan.as_tree && !j->plan.writable && j->plan.plain &&
-        (!j->plan.upper || is_empty(j->plan.upper)))
+    if (may_be_disks(j))
         found = find_images(&j->plan.lower, &j->out, err);
+    if (found == 0 && may_be_disks(j))
+        found = find_built(j, &j->plan.lower, &j->out);
     j->out.has_tree = found == 1;
     return found == 0 ? open_overlay(j, err) : found == 1 ? 0 : -1;
 }
@@ -355,19 +430,23 @@ static int open_in_thread(void *arg, struct err *err)
 }
 
 int rootfs_open(struct ctx *ctx, const struct rootfs_mount *mounts, size_t n, const char *root_path,
-                unsigned how, struct rootfs *ret, struct err *err)
+                unsigned how, const struct layers_opts *layers, struct rootfs *ret, struct err *err)
 {
-    struct job j = { .plan = { .must_write = how & ROOTFS_WRITABLE,
+    struct job j = { .layer_dir = layers ? layers->dir : NULL,
+                     .now_ns = loop_wall(ctx->loop),
+                     .plan = { .must_write = how & ROOTFS_WRITABLE,
                                .writable = how & (ROOTFS_WRITABLE | ROOTFS_KEPT),
                                .as_tree = how & ROOTFS_TREE,
                                .plain = true },
                      .out = { .tree = -1 } };
+    if (layers)
+        j.layers = *layers;
     int r = rootfs_plan_read(&j.plan, mounts, n, root_path, err);
 
     if (r < 0)
         drop(&j);
     else
-        r = OFFLOAD(ctx, open_in_thread, &j, 0, drop, "open a root file system", err);
+        r = OFFLOAD(ctx, open_in_thread, &j, 1, drop, "open a root file system", err);
     if (r < 0)
         return err_wrap_because(err, REASON_ROOTFS_FAILED, "root file system");
     *ret = j.out;

@@ -18,17 +18,22 @@
  * a list (containerd 2.2, if the runtime says that it takes it: ROOTFS_ALLOW_MOUNTS): the images
  * that its overlay combines, likewise.
  *
+ * Layers that are directories (layers.h): if each lower directory, or the committed snapshot that a
+ * view shows, has an image, those images under the same conditions.
+ *
  * A read-only image with the option X-containerd.dmverity has a root hash (rootfs_verity.c).
  *
  * A file is never a symbolic link, and a device is used only if it was named below /dev: a process
  * that can replace a snapshot's file does not get a disk of the host. */
 #pragma once
 #include "base/idmap.h"
+#include "base/str.h"
 #include <stdbool.h>
 #include <stddef.h>
 
 struct ctx;
 struct err;
+struct layers_opts;
 
 /* What containerd leaves to us (docs/reference/containerd-contract.md §5.2). */
 #define ROOTFS_ALLOW_MOUNTS "mkdir/*,format/*,mkfs/*,erofs,loop"
@@ -56,6 +61,9 @@ struct rootfs {
      * Else the caller has to, a directory before it is shared, disks in the guest. */
     struct idmap ids;
     bool mapped;
+    /* Layers without an image, for which layers_build should be called. Then it is a tree. */
+    struct strv unbuilt;
+    char *why_shared; /* why a layer has no image that can be used; NULL: not known */
 };
 
 enum {
@@ -67,8 +75,10 @@ enum {
 /* Waits until ctx ends; the work is a thread's, in a mount namespace of its own. n == 0:
  * root_path, the directory that the spec names (else not used). What is missing is ERR_NOT_FOUND
  * and named. Options that overlay knows are passed on; unknown types and options are ERR_INVALID,
- * ids that the kernel cannot map ERR_UNIMPLEMENTED. Caller releases *ret. */
+ * ids that the kernel cannot map ERR_UNIMPLEMENTED. layers: where images of directories are; NULL:
+ * directories are shared. Caller releases *ret. */
 int rootfs_open(struct ctx *ctx, const struct rootfs_mount *mounts, size_t n, const char *root_path,
-                unsigned how, struct rootfs *ret, struct err *err);
+                unsigned how, const struct layers_opts *layers, struct rootfs *ret,
+                struct err *err);
 /* A zeroed one with tree -1 is fine. */
 void rootfs_release(struct rootfs *r);

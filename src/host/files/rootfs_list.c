@@ -164,12 +164,13 @@ static int read_bind(struct rootfs_plan *plan, const struct rootfs_mount *m, str
     plan->dir = str_dup(m->source);
     for (const char *const *o = m->options; o && *o; o++) {
         if (str_eq(*o, "ro"))
-            plan->writable = false;
+            plan->view = true;
         else if (str_eq(*o, "rbind"))
             plan->recursive = true;
         else if (take_ids(plan, *o, err) < 0)
             return -1;
     }
+    plan->writable = plan->writable && !plan->view;
     return 0;
 }
 

@@ -61,17 +61,17 @@ TEST_FIBER(a_typed_list_is_its_images_in_the_order_of_the_overlay)
         AUTO(typed_release) struct typed t;
 
         typed_init(&t, &p, cases[i].lower);
-        ASSERT_OK(rootfs_open(ctx, t.m, 4, NULL, false, &fs, &err), err);
+        ASSERT_OK(rootfs_open(ctx, t.m, 4, NULL, false, NULL, &fs, &err), err);
         ASSERT_EQ(fs.n_disks, 2);
         ASSERT_STR(fs.disks[cases[i].reversed].path, t.top);
         ASSERT_STR(fs.disks[!cases[i].reversed].path, t.bottom);
         ASSERT_STR(fs.disks[0].filesystem, "erofs");
         ASSERT(!fs.disks[0].writable && fixture_mode_of(&fs, 0) == O_RDONLY);
         rootfs_release(&fs);
-        ASSERT_OK(rootfs_open(ctx, t.m, 4, NULL, ROOTFS_KEPT, &fs, &err), err);
+        ASSERT_OK(rootfs_open(ctx, t.m, 4, NULL, ROOTFS_KEPT, NULL, &fs, &err), err);
         ASSERT(fs.n_disks == 2 && !fs.tree_writable);
         rootfs_release(&fs);
-        ASSERT_EQ(rootfs_open(ctx, t.m, 4, NULL, ROOTFS_WRITABLE, &fs, &err), -1);
+        ASSERT_EQ(rootfs_open(ctx, t.m, 4, NULL, ROOTFS_WRITABLE, NULL, &fs, &err), -1);
         ASSERT_MSG_HAS(err.msg, "rootfs = shared");
         err_clear(&err);
     }
@@ -93,13 +93,13 @@ TEST_FIBER(a_typed_list_with_loop_devices_and_a_directory_to_write_to)
                                       { "format/ext4", "{{ mount 0 }}", layer_options },
                                       { "format/overlay", "overlay", overlay } };
 
-    ASSERT_OK(rootfs_open(ctx, m, 3, NULL, false, &fs, &err), err);
+    ASSERT_OK(rootfs_open(ctx, m, 3, NULL, false, NULL, &fs, &err), err);
     ASSERT_EQ(fs.n_disks, 1);
     ASSERT_STR(fs.disks[0].path, top);
     ASSERT_STR(fs.disks[0].filesystem, "ext4");
     rootfs_release(&fs);
     ASSERT_EQ(file_write(tempdir_path(&p, "up/x"), "", 0, 0644), 0);
-    ASSERT_FAIL(rootfs_open(ctx, m, 3, NULL, false, &fs, &err), err, ERR_STATE);
+    ASSERT_FAIL(rootfs_open(ctx, m, 3, NULL, false, NULL, &fs, &err), err, ERR_STATE);
     ASSERT_HAS(err.msg, "/up");
 }
 
@@ -134,7 +134,7 @@ TEST_FIBER(a_typed_list_that_makes_no_sense_is_refused)
         AUTO(typed_release) struct typed t;
 
         typed_init(&t, &p, lowers[i]);
-        if (rootfs_open(ctx, t.m, 4, NULL, false, &fs, &err) == 0)
+        if (rootfs_open(ctx, t.m, 4, NULL, false, NULL, &fs, &err) == 0)
             tap_fail(__FILE__, __LINE__, "%s was taken", lowers[i]);
         ASSERT_EQ(err.code, ERR_INVALID);
         err_clear(&err);
@@ -144,7 +144,7 @@ TEST_FIBER(a_typed_list_that_makes_no_sense_is_refused)
 
         typed_init(&t, &p, "lowerdir={{ overlay 1 2 }}");
         t.m[1].type = types[i];
-        ASSERT_FAIL(rootfs_open(ctx, t.m, 4, NULL, false, &fs, &err), err, ERR_INVALID);
+        ASSERT_FAIL(rootfs_open(ctx, t.m, 4, NULL, false, NULL, &fs, &err), err, ERR_INVALID);
     }
     for (size_t i = 0; i < ARRAY_LEN(odd); i++) {
         const char *const options[] = { "ro", odd[i], NULL };
@@ -152,27 +152,28 @@ TEST_FIBER(a_typed_list_that_makes_no_sense_is_refused)
 
         typed_init(&t, &p, "lowerdir={{ overlay 1 2 }}");
         t.m[1].options = options;
-        ASSERT_FAIL(rootfs_open(ctx, t.m, 4, NULL, false, &fs, &err), err, ERR_INVALID);
+        ASSERT_FAIL(rootfs_open(ctx, t.m, 4, NULL, false, NULL, &fs, &err), err, ERR_INVALID);
         ASSERT_HAS(err.msg, odd[i]);
     }
     AUTO(typed_release) struct typed t;
     typed_init(&t, &p, "lowerdir={{ overlay 1 2 }}");
     t.m[2].type = "format/erofs";
     t.m[2].source = ""; /* which is text, too */
-    ASSERT_FAIL(rootfs_open(ctx, t.m, 4, NULL, false, &fs, &err), err, ERR_INVALID);
+    ASSERT_FAIL(rootfs_open(ctx, t.m, 4, NULL, false, NULL, &fs, &err), err, ERR_INVALID);
     ASSERT_MSG_HAS(err.msg, "is not an absolute path");
     typed_release_auto(&t);
     typed_init(&t, &p, "lowerdir={{ overlay 1 2 }}");
     t.m[0] = (struct rootfs_mount){ "ext4", "/none/rwlayer.img", made + 2 }; /* may hold files */
-    ASSERT_FAIL(rootfs_open(ctx, t.m, 4, NULL, false, &fs, &err), err, ERR_STATE);
+    ASSERT_FAIL(rootfs_open(ctx, t.m, 4, NULL, false, NULL, &fs, &err), err, ERR_STATE);
     ASSERT_HAS(err.msg, "/none/rwlayer.img");
     t.m[0] = (struct rootfs_mount){ "mkfs/ext4", "/none/rwlayer.img", made };
-    ASSERT_FAIL(rootfs_open(ctx, t.m, 1, NULL, false, &fs, &err), err, ERR_INVALID); /* mkfs only */
-    ASSERT_FAIL(rootfs_open(ctx, t.m, 3, NULL, false, &fs, &err), err, ERR_INVALID);
+    ASSERT_FAIL(rootfs_open(ctx, t.m, 1, NULL, false, NULL, &fs, &err), err,
+                ERR_INVALID); /* mkfs only */
+    ASSERT_FAIL(rootfs_open(ctx, t.m, 3, NULL, false, NULL, &fs, &err), err, ERR_INVALID);
     ASSERT_MSG_HAS(err.msg, "does not end in an overlay");
     ASSERT_EQ(err.reason, REASON_SNAPSHOTTER_UNSUPPORTED);
     ASSERT_EQ(unlink(t.bottom), 0);
-    ASSERT_FAIL(rootfs_open(ctx, t.m, 4, NULL, false, &fs, &err), err, ERR_NOT_FOUND);
+    ASSERT_FAIL(rootfs_open(ctx, t.m, 4, NULL, false, NULL, &fs, &err), err, ERR_NOT_FOUND);
     ASSERT_MSG_HAS(err.msg, "layer 2 of 2 from the top");
 }
 
@@ -198,13 +199,13 @@ TEST_FIBER(a_typed_list_cannot_be_blown_up)
 
     typed_init(&t, &p, many);
     t.m[1].source = size;
-    ASSERT_FAIL(rootfs_open(ctx, t.m, 4, NULL, false, &fs, &err), err, ERR_INVALID);
+    ASSERT_FAIL(rootfs_open(ctx, t.m, 4, NULL, false, NULL, &fs, &err), err, ERR_INVALID);
     ASSERT_MSG_HAS(err.msg, "its templates yield more than");
     t.m[1].source = huge;
-    ASSERT_FAIL(rootfs_open(ctx, t.m, 4, NULL, false, &fs, &err), err, ERR_INVALID);
+    ASSERT_FAIL(rootfs_open(ctx, t.m, 4, NULL, false, NULL, &fs, &err), err, ERR_INVALID);
     ASSERT_MSG_HAS(err.msg, "3145729 bytes of text");
 
     static const struct rootfs_mount mounts[300] = { { "erofs", "/x", NULL } };
-    ASSERT_FAIL(rootfs_open(ctx, mounts, 300, NULL, false, &fs, &err), err, ERR_EXHAUSTED);
+    ASSERT_FAIL(rootfs_open(ctx, mounts, 300, NULL, false, NULL, &fs, &err), err, ERR_EXHAUSTED);
     ASSERT_MSG_HAS(err.msg, "a list of 300 mounts");
 }

@@ -10,8 +10,8 @@
 
 /* One of: a directory, an overlay of directories, images. */
 struct rootfs_plan {
-    char *dir; /* of a bind mount, or the spec's */
-    bool recursive;
+    char *dir;            /* of a bind mount, or the spec's */
+    bool recursive, view; /* view: the bind mount is read-only */
     struct strv lower;
     char *upper, *work;       /* upper with images: must be empty */
     struct sbuf other;        /* of the overlay: ",name=value" … */

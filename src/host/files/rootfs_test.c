@@ -29,7 +29,7 @@ static int open_dirs(struct ctx *ctx, const struct rootfs_mount *m, size_t n, co
 {
     struct rootfs fs;
 
-    if (rootfs_open(ctx, m, n, path, writable, &fs, err) < 0)
+    if (rootfs_open(ctx, m, n, path, writable, NULL, &fs, err) < 0)
         return -1;
     ASSERT_EQ(fs.n_disks, 0);
     *ret_tree = fs.tree;
@@ -169,7 +169,7 @@ TEST_FIBER(what_can_be_kept_is_written_to_and_the_rest_is_read_only)
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct rootfs fs;
 
-        ASSERT_OK(rootfs_open(ctx, &cases[i].m, 1, NULL, cases[i].how, &fs, &err), err);
+        ASSERT_OK(rootfs_open(ctx, &cases[i].m, 1, NULL, cases[i].how, NULL, &fs, &err), err);
         ASSERT_EQ(fs.tree_writable, cases[i].kept);
         ASSERT_EQ(mkdirat(fs.tree, "made", 0755), cases[i].kept ? 0 : -1);
         if (cases[i].kept)
@@ -309,7 +309,7 @@ TEST_FIBER(lower_directories_are_id_mapped_and_the_upper_one_is_not)
     const struct rootfs_mount overlay = { "overlay", "overlay", options },
                               bind = { "bind", dir, options + 3 };
 
-    ASSERT_OK(rootfs_open(ctx, &overlay, 1, NULL, ROOTFS_WRITABLE, &fs, &err), err);
+    ASSERT_OK(rootfs_open(ctx, &overlay, 1, NULL, ROOTFS_WRITABLE, NULL, &fs, &err), err);
     ASSERT_EQ(fstatat(fs.tree, "in-one", &st, 0), 0);
     ASSERT_EQ(st.st_uid, 100000);
     ASSERT_EQ(st.st_gid, 200000);
@@ -326,7 +326,7 @@ TEST_FIBER(lower_directories_are_id_mapped_and_the_upper_one_is_not)
     ASSERT(fs.mapped);
     ASSERT_STR(fs.ids.gid, "0:200000:9");
     rootfs_release(&fs);
-    ASSERT_OK(rootfs_open(ctx, &bind, 1, NULL, 0, &fs, &err), err);
+    ASSERT_OK(rootfs_open(ctx, &bind, 1, NULL, 0, NULL, &fs, &err), err);
     ASSERT(fs.tree >= 0 && !fs.mapped);
     ASSERT_OK(tree_map(ctx, fs.tree, &fs.ids, "the root", &err), err);
     ASSERT_EQ(fstatat(fs.tree, "in-one", &st, 0), 0);
@@ -397,7 +397,7 @@ TEST_FIBER(an_image_is_a_disk_and_written_to_unless_it_says_otherwise)
 
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct rootfs fs;
-        ASSERT_OK(rootfs_open(ctx, &cases[i].m, 1, NULL, i % 2, &fs, &err), err);
+        ASSERT_OK(rootfs_open(ctx, &cases[i].m, 1, NULL, i % 2, NULL, &fs, &err), err);
         ASSERT_EQ(fs.tree, -1);
         ASSERT_EQ(fs.n_disks, 1);
         ASSERT_STR(fs.disks[0].filesystem, cases[i].filesystem);
@@ -432,10 +432,10 @@ TEST_FIBER(a_layer_that_is_not_a_file_is_refused_and_never_opened)
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         AUTO_FREE char *path = str_format("%s/%s", p.dir, cases[i].name);
         const struct rootfs_mount loop = { "ext4", path, plain }, bare = { "ext4", path, NULL };
-        ASSERT_FAIL(rootfs_open(ctx, &loop, 1, NULL, false, &fs, &err), err, ERR_INVALID);
+        ASSERT_FAIL(rootfs_open(ctx, &loop, 1, NULL, false, NULL, &fs, &err), err, ERR_INVALID);
         ASSERT_MSG_HAS(err.msg, cases[i].part);
         ASSERT_HAS(err.msg, path);
-        ASSERT_FAIL(rootfs_open(ctx, &bare, 1, NULL, false, &fs, &err), err, ERR_INVALID);
+        ASSERT_FAIL(rootfs_open(ctx, &bare, 1, NULL, false, NULL, &fs, &err), err, ERR_INVALID);
     }
     /* A way out of /dev, a device that is to be looped, and nothing at all. */
     AUTO_FREE char *around = str_format("/dev/../%s/block", p.dir),
@@ -443,12 +443,12 @@ TEST_FIBER(a_layer_that_is_not_a_file_is_refused_and_never_opened)
     const struct rootfs_mount dots = { "ext4", around, NULL }, missing = { "ext4", no, plain },
                               looped = { "ext4", "/dev/loop0", plain },
                               relative = { "ext4", "img", plain };
-    ASSERT_FAIL(rootfs_open(ctx, &dots, 1, NULL, false, &fs, &err), err, ERR_INVALID);
-    ASSERT_FAIL(rootfs_open(ctx, &missing, 1, NULL, false, &fs, &err), err, ERR_NOT_FOUND);
+    ASSERT_FAIL(rootfs_open(ctx, &dots, 1, NULL, false, NULL, &fs, &err), err, ERR_INVALID);
+    ASSERT_FAIL(rootfs_open(ctx, &missing, 1, NULL, false, NULL, &fs, &err), err, ERR_NOT_FOUND);
     ASSERT_HAS(err.msg, no);
-    ASSERT_FAIL(rootfs_open(ctx, &relative, 1, NULL, false, &fs, &err), err, ERR_INVALID);
+    ASSERT_FAIL(rootfs_open(ctx, &relative, 1, NULL, false, NULL, &fs, &err), err, ERR_INVALID);
     if (access("/dev/loop0", F_OK) == 0)
-        ASSERT_FAIL(rootfs_open(ctx, &looped, 1, NULL, false, &fs, &err), err, ERR_INVALID);
+        ASSERT_FAIL(rootfs_open(ctx, &looped, 1, NULL, false, NULL, &fs, &err), err, ERR_INVALID);
 }
 
 static void sh(const char *command)
@@ -480,7 +480,7 @@ TEST_FIBER(an_overlay_of_mounted_images_is_their_files)
     AUTO(overlay_release) struct overlay o;
     overlay_init(&o, &p, lower, true);
 
-    ASSERT_OK(rootfs_open(ctx, &o.m, 1, NULL, false, &fs, &err), err);
+    ASSERT_OK(rootfs_open(ctx, &o.m, 1, NULL, false, NULL, &fs, &err), err);
     ASSERT_EQ(fs.n_disks, 2);
     ASSERT_HAS(fs.disks[0].path, "/2.img"); /* topmost first */
     ASSERT_HAS(fs.disks[1].path, "/1.img");
@@ -488,26 +488,26 @@ TEST_FIBER(an_overlay_of_mounted_images_is_their_files)
     ASSERT_STR(fs.disks[0].filesystem, "ext4");
     ASSERT(fs.has_tree);
     rootfs_release(&fs);
-    ASSERT_OK(rootfs_open(ctx, &o.m, 1, NULL, ROOTFS_TREE, &fs, &err), err);
+    ASSERT_OK(rootfs_open(ctx, &o.m, 1, NULL, ROOTFS_TREE, NULL, &fs, &err), err);
     ASSERT(fs.n_disks == 0 && is_there(fs.tree, "lost+found"));
     rootfs_release(&fs);
 
     /* Not a disk: the files of the upper directory would be lost. Nor is a part of an image. */
     ASSERT_EQ(file_write(tempdir_path(&p, "up/x"), "", 0, 0644), 0);
-    ASSERT_OK(rootfs_open(ctx, &o.m, 1, NULL, false, &fs, &err), err);
+    ASSERT_OK(rootfs_open(ctx, &o.m, 1, NULL, false, NULL, &fs, &err), err);
     ASSERT(fs.n_disks == 0 && is_there(fs.tree, "x") && is_there(fs.tree, "lost+found"));
     rootfs_release(&fs);
     for (size_t i = 0; i < ARRAY_LEN(trees); i++) {
         AUTO(overlay_release) struct overlay other;
         overlay_init(&other, &p, trees[i], false);
-        ASSERT_OK(rootfs_open(ctx, &other.m, 1, NULL, false, &fs, &err), err);
+        ASSERT_OK(rootfs_open(ctx, &other.m, 1, NULL, false, NULL, &fs, &err), err);
         ASSERT_EQ(fs.n_disks, 0);
         rootfs_release(&fs);
     }
     /* Another file in the place of the one that is mounted. */
     AUTO_FREE char *exchange = str_format("cd %s && rm up/x && cp 1.img 3 && mv 3 1.img", p.dir);
     sh(exchange);
-    ASSERT_OK(rootfs_open(ctx, &o.m, 1, NULL, false, &fs, &err), err);
+    ASSERT_OK(rootfs_open(ctx, &o.m, 1, NULL, false, NULL, &fs, &err), err);
     ASSERT_EQ(fs.n_disks, 0);
     rootfs_release(&fs);
     AUTO_FREE char *end = str_format("umount -n %s/1 %s/2", p.dir, p.dir);

@@ -37,7 +37,7 @@ static int open_layer(struct ctx *ctx, const char *path, const char *value, bool
     const struct rootfs_mount m[] = { { "erofs", path, options },
                                       { "format/overlay", "overlay", overlay } };
 
-    return rootfs_open(ctx, m, in_list ? 2 : 1, NULL, 0, fs, err);
+    return rootfs_open(ctx, m, in_list ? 2 : 1, NULL, 0, NULL, fs, err);
 }
 
 TEST_FIBER(a_layer_has_the_root_hash_of_its_metadata_file)

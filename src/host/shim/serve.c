@@ -336,6 +336,13 @@ static void want_template(void *arg, uint32_t memory_mib)
     template_spawn(s->loop, s->args, memory_mib, s->home);
 }
 
+static void want_layers(void *arg, struct ctx *ctx, const struct strv *dirs)
+{
+    struct shim *s = arg;
+
+    layers_spawn(s->loop, ctx, s->args, dirs, s->home);
+}
+
 static int join_cgroup(struct ctx *ctx, const char *path, struct err *err)
 {
     AUTO(cgroup_free) struct cgroup *c = NULL;
@@ -439,6 +446,7 @@ static void begin(struct shim *s, int listener, bool stats_v2)
                                                         .make_vmm = make_vmm,
                                                         .make_guest = make_guest,
                                                         .want_template = want_template,
+                                                        .want_layers = want_layers,
                                                         .home = s->home,
                                                         .arg = s,
                                                         .address = s->args->socket,

@@ -207,12 +207,13 @@ static void run_action(void *arg)
     struct ctx ctx = ctx_root(r->loop);
     const struct shim_args *a = r->args;
 
-    r->result = a->info                       ? run_info(&ctx, &r->out, &r->err)
-                : str_eq(a->action, "start")  ? start_run(&ctx, a, &r->out, &r->err)
-                : str_eq(a->action, "delete") ? delete_run(&ctx, a, &r->out, &r->err)
-                : str_eq(a->action, "serve")  ? serve_run(&ctx, a, r->backend, &r->err)
-                : str_eq(a->action, "template-build")
-                    ? template_run(&ctx, a, r->backend, &r->err)
+    r->result = a->info                               ? run_info(&ctx, &r->out, &r->err)
+                : str_eq(a->action, "start")          ? start_run(&ctx, a, &r->out, &r->err)
+                : str_eq(a->action, "delete")         ? delete_run(&ctx, a, &r->out, &r->err)
+                : str_eq(a->action, "serve")          ? serve_run(&ctx, a, r->backend, &r->err)
+                : str_eq(a->action, "template-build") ? template_run(&ctx, a, r->backend, &r->err)
+                : str_eq(a->action, "layers-build")
+                    ? layers_run(&ctx, a, &r->err)
                     : err_set(&r->err, ERR_INVALID,
                               "invalid action \"%s\": must be start, delete or serve", a->action);
     loop_stop(r->loop);

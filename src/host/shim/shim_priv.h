@@ -35,6 +35,25 @@ int delete_run(struct ctx *ctx, const struct shim_args *a, struct sbuf *out, str
 int serve_run(struct ctx *ctx, const struct shim_args *a, const struct shim_backend *backend,
               struct err *err);
 
+/* builder.c: a process of its own that runs an action of the shim. */
+struct builder {
+    const char *what, *action; /* what: for the log */
+    const struct shim_args *args;
+    struct cgroup *home; /* its cgroup, if the shim is in its pod's cgroup; may be NULL */
+    const char *env;     /* "NAME=VALUE", or NULL */
+    int list_fd;         /* becomes SHIM_FD_LIST; -1: none */
+    bool urgent;         /* a client waits for it: not with low priority */
+};
+#define SHIM_FD_LIST 5
+/* Waits until it exits, or ctx ends; it then continues. Its last words are in the error. */
+int builder_run(struct ctx *ctx, const struct builder *b, struct err *err);
+
+/* layers.c: builds images of the layers that SHIM_FD_LIST names, each path with its NUL; and starts
+ * a process that does so, and waits for it unless ctx is NULL. */
+int layers_run(struct ctx *ctx, const struct shim_args *a, struct err *err);
+void layers_spawn(struct loop *loop, struct ctx *ctx, const struct shim_args *a,
+                  const struct strv *dirs, struct cgroup *home);
+
 /* template.c: builds the template for VMs of the given size; and starts a process that does so.
  * home: the cgroup of that process, if the shim is in its pod's cgroup. Borrows both until the loop
  * ends. */

@@ -4,6 +4,7 @@
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/json.h"
+#include "base/owned.h"
 #include "base/sha256.h"
 #include "base/str.h"
 
@@ -16,7 +17,6 @@
 #include <unistd.h>
 
 #define FORMAT 2
-#define CHECK_LINE (64 + 1) /* the checksum in hexadecimal, and the line's end */
 #define FAILED_PREFIX "failed-"
 #define TEXT_MAX 2048
 #define RETRY_NS (UINT64_C(600) * 1000000000)
@@ -81,15 +81,12 @@ void template_info_write(const struct template_info *i, struct jsw *w, const cha
 char *template_header_format(const struct template_info *i, size_t *ret_len)
 {
     struct jsw w;
-    char hex[SHA256_HEX_SIZE];
     size_t len;
 
     jsw_init(&w, JSW_PLAIN);
     template_info_write(i, &w, NULL);
     AUTO_FREE char *body = jsw_take(&w, &len);
-    sha256_of(body, len, hex);
-    *ret_len = CHECK_LINE + len;
-    return str_format("%s\n%s", hex, body);
+    return owned_seal(body, len, ret_len);
 }
 
 static int read_file(const json_t *o, const char *key, struct template_file *ret, struct err *err)
@@ -142,15 +139,11 @@ int template_header_parse(const char *text, size_t len, struct template_info *re
 {
     AUTO(json_decref) json_t *o = NULL;
     AUTO(template_info_release) struct template_info i = { 0 };
-    char hex[SHA256_HEX_SIZE];
+    const char *body = owned_unseal(text, len, &len, err);
 
-    if (len < CHECK_LINE || text[CHECK_LINE - 1] != '\n')
-        return err_set(err, ERR_DATA_LOSS, "header cut at %zu bytes", len);
-    sha256_of(text + CHECK_LINE, len - CHECK_LINE, hex);
-    if (memcmp(hex, text, CHECK_LINE - 1) != 0)
-        return err_set(err, ERR_DATA_LOSS, "header does not match its checksum");
-    if (js_parse(text + CHECK_LINE, len - CHECK_LINE, TEMPLATE_HEADER_MAX, &o, err) < 0 ||
-        read_info(o, &i, err) < 0) {
+    if (!body)
+        return -1;
+    if (js_parse(body, len, TEMPLATE_HEADER_MAX, &o, err) < 0 || read_info(o, &i, err) < 0) {
         err->code = ERR_DATA_LOSS;
         return -1;
     }
@@ -161,48 +154,13 @@ int template_header_parse(const char *text, size_t len, struct template_info *re
 
 /* --- the quick check --- */
 
-/* Checks owner, mode and kind. */
-static int check_owner(int fd, const char *what, mode_t kind, struct stat *st, struct err *err)
-{
-    if (fstat(fd, st) < 0)
-        return err_sys(err, errno, "look at %s", what);
-    if ((st->st_mode & S_IFMT) != kind)
-        return err_set(err, ERR_DATA_LOSS, "%s is not a %s", what,
-                       kind == S_IFDIR ? "directory" : "regular file");
-    if (st->st_uid != geteuid())
-        return err_set(err, ERR_PERMISSION, "%s belongs to user %u", what, st->st_uid);
-    if (st->st_mode & 022)
-        return err_set(err, ERR_PERMISSION, "%s can be written by others (mode %03o)", what,
-                       st->st_mode & 0777);
-    return 0;
-}
-
-static int open_part(int dir, const char *name, struct stat *st, int *ret, struct err *err)
-{
-    AUTO_FD int fd = openat(dir, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-
-    if (fd < 0 && errno == ELOOP)
-        return err_set(err, ERR_PERMISSION, "%s is a symbolic link", name);
-    if (fd < 0)
-        return err_set(err, ERR_DATA_LOSS, "%s cannot be opened: %s", name, strerrordesc_np(errno));
-    if (check_owner(fd, name, S_IFREG, st, err) < 0)
-        return -1;
-    *ret = TAKE_FD(fd);
-    return 0;
-}
-
-static uint64_t mtime_ns(const struct stat *st)
-{
-    return (uint64_t)st->st_mtim.tv_sec * 1000000000 + (uint64_t)st->st_mtim.tv_nsec;
-}
-
 static int check_file(const struct template_file *f, const struct stat *st, const char *name,
                       struct err *err)
 {
     if (f->size != (uint64_t)st->st_size)
         return err_set(err, ERR_DATA_LOSS, "%s has %lld bytes, not %llu", name,
                        (long long)st->st_size, (unsigned long long)f->size);
-    if (f->inode != st->st_ino || f->mtime_ns != mtime_ns(st))
+    if (f->inode != st->st_ino || f->mtime_ns != owned_mtime_ns(st))
         return err_set(err, ERR_DATA_LOSS, "%s was changed after the template was made", name);
     return 0;
 }
@@ -212,7 +170,7 @@ static int read_header(int dir, struct template_info *ret, struct err *err)
     struct stat st;
     AUTO_FD int fd = -1;
 
-    if (open_part(dir, "header", &st, &fd, err) < 0)
+    if (owned_open(dir, "header", &st, &fd, err) < 0)
         return -1;
     if (st.st_size > TEMPLATE_HEADER_MAX)
         return err_set(err, ERR_DATA_LOSS, "invalid header of %lld bytes", (long long)st.st_size);
@@ -254,9 +212,9 @@ static int open_parts(int dir, const char *key, struct template *t, struct err *
         return -1;
     if (!str_eq(t->info.key, key))
         return err_set(err, ERR_DATA_LOSS, "header of template %s", t->info.key);
-    if (open_part(dir, "ram", &st, &t->ram_fd, err) < 0 ||
+    if (owned_open(dir, "ram", &st, &t->ram_fd, err) < 0 ||
         check_file(&t->info.ram, &st, "ram", err) < 0 ||
-        open_part(dir, "state", &st, &t->state_fd, err) < 0)
+        owned_open(dir, "state", &st, &t->state_fd, err) < 0)
         return -1;
     return check_file(&t->info.state, &st, "state", err);
 }
@@ -270,14 +228,14 @@ static int open_dir(const char *dir, const char *key, int *ret, struct err *err)
         return err_set(err, ERR_INVALID, "\"%s\" is not a template's key", key);
     if (store < 0)
         return err_sys(err, errno, "open %s", dir);
-    if (check_owner(store, dir, S_IFDIR, &st, err) < 0)
+    if (owned_check(store, dir, S_IFDIR, &st, err) < 0)
         return -1;
     AUTO_FD int fd = openat(store, key, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0 && (errno == ELOOP || errno == ENOTDIR))
         return err_set(err, ERR_PERMISSION, "template %s is not a directory", key);
     if (fd < 0)
         return err_sys(err, errno, "template %s", key);
-    if (check_owner(fd, key, S_IFDIR, &st, err) < 0)
+    if (owned_check(fd, key, S_IFDIR, &st, err) < 0)
         return -1;
     *ret = TAKE_FD(fd);
     return 0;
@@ -525,7 +483,7 @@ static uint64_t used_ns(const char *dir, const char *key)
     AUTO_FREE char *path = str_format("%s/%s", dir, key);
     struct stat st;
 
-    return lstat(path, &st) < 0 ? 0 : mtime_ns(&st);
+    return lstat(path, &st) < 0 ? 0 : owned_mtime_ns(&st);
 }
 
 static void prune_failures(const char *dir, uint64_t now_ns)

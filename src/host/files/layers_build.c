@@ -1,0 +1,399 @@
+/* layers_build.c - makes a layer's image. A thread locks and looks (the directory may be on a
+ * device that does not answer), mkfs.erofs runs in a mount namespace of its own in which it sees
+ * the layer alone, read-only and without what is mounted below it, and a thread seals and publishes
+ * what it wrote. If the directory changed meanwhile, the image is discarded. */
+#include "base/child.h"
+#include "base/clock.h"
+#include "base/ctx.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/loop.h"
+#include "base/offload.h"
+#include "base/owned.h"
+#include "base/rand.h"
+#include "base/sha256.h"
+#include "host/files/layers_priv.h"
+#include "host/files/tree_priv.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MIB (UINT64_C(1) << 20)
+#define VERSION_NS (20 * NS_PER_S)
+#define SAID_MAX 4096
+#define TREE_FD (CHILD_SAFE_FD + 1)
+#define ENTRY_BYTES 256 /* of metadata for each file: more than it needs on average */
+#define SALT_BYTES 32
+#define TRIES 4 /* a prune may remove the draft's directory before it is locked */
+
+struct job {
+    const char *dir, *path; /* the store, the layer */
+    struct layers_opts o;
+    char *draft; /* its directory */
+    char key[LAYERS_KEY_SIZE];
+    int lock; /* the draft's directory */
+    int tree; /* the layer as a mount of its own */
+    int scan_fd;
+    struct layers_scan scan;
+    struct layers_info info; /* what is known of it so far; complete if it exists */
+    bool exists, published;
+};
+
+static void drop(void *arg)
+{
+    struct job *j = arg;
+
+    fd_close_later(j->scan_fd);
+    fd_close_later(j->tree);
+    if (j->lock >= 0 && !j->published)
+        (void)dir_remove(j->draft); /* what is left takes space until the next prune */
+    fd_close(j->lock);
+    free(j->draft);
+    layers_info_release(&j->info);
+}
+
+static void step(const struct job *j, enum layers_step step)
+{
+    if (j->o.on_step)
+        j->o.on_step(step);
+}
+
+static int no_space(struct err *err, const struct job *j, uint64_t need)
+{
+    return err_because(err, REASON_DISK_FULL, ERR_EXHAUSTED,
+                       "the image of %s needs %llu MiB, which %s does not have; free some, or set "
+                       "layer_dir",
+                       j->path, (unsigned long long)(need / MIB + 1), j->dir);
+}
+
+/* --- first thread: lock and look --- */
+
+/* Locks .new-KEY. The directory that was locked may have been renamed or removed meanwhile. */
+static int lock_draft(struct job *j, struct err *err)
+{
+    for (unsigned i = 0; i < TRIES; i++) {
+        struct stat at, is;
+
+        if (mkdir(j->draft, 0700) < 0 && errno != EEXIST)
+            return err_sys(err, errno, "create %s", j->draft);
+        AUTO_FD int fd = open(j->draft, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (fd < 0 && errno != ENOENT)
+            return err_sys(err, errno, "open %s", j->draft);
+        if (fd < 0)
+            continue;
+        if (flock(fd, LOCK_EX | LOCK_NB) < 0)
+            return err_set(err, ERR_EXISTS, "another process builds the image of %s", j->path);
+        if (fstat(fd, &is) == 0 && lstat(j->draft, &at) == 0 && at.st_ino == is.st_ino &&
+            at.st_dev == is.st_dev) {
+            j->lock = TAKE_FD(fd);
+            return 0;
+        }
+    }
+    return err_set(err, ERR_EXISTS, "another process builds the image of %s", j->path);
+}
+
+/* What a builder that was killed left there. */
+static void clear_draft(const struct job *j)
+{
+    static const char *const names[] = { "image", "header" };
+
+    for (size_t i = 0; i < ARRAY_LEN(names); i++)
+        (void)unlinkat(j->lock, names[i], 0); /* mkfs.erofs fails if it cannot write it */
+}
+
+/* The hash tree takes 1/127 of the data. */
+static int check_space(const struct job *j, struct err *err)
+{
+    uint64_t need = j->scan.bytes + j->scan.entries * ENTRY_BYTES;
+    struct statvfs fs;
+
+    need += j->o.verity ? need / 100 : 0;
+    if (need > j->o.max_mib * MIB)
+        return err_set(err, ERR_EXHAUSTED,
+                       "the files of %s have %llu MiB, more than layer_images_max_mib = %u",
+                       j->path, (unsigned long long)(need / MIB), j->o.max_mib);
+    if (statvfs(j->dir, &fs) < 0)
+        return err_sys(err, errno, "look at %s", j->dir);
+    if (fs.f_bavail * fs.f_frsize < need + j->o.free_mib * MIB)
+        return no_space(err, j, need);
+    return 0;
+}
+
+static int begin(void *arg, struct err *err)
+{
+    struct job *j = arg;
+    AUTO_FD int fd = tree_open_path(j->path, true, err);
+    AUTO(layers_close) struct layers_image old = { .fd = -1 };
+    struct err none = ERR_INIT;
+
+    if (fd < 0 || layers_identify(&j->o, j->path, fd, &j->info.identity, err) < 0)
+        return -1;
+    layers_key_of(j->info.identity, j->key);
+    memcpy(j->info.key, j->key, sizeof(j->key));
+    if (dir_need(j->dir, 0700, err) < 0)
+        return -1;
+    j->draft = str_format("%s/" LAYERS_NEW "%s", j->dir, j->key);
+    if (lock_draft(j, err) < 0)
+        return -1;
+    step(j, LAYERS_LOCKED);
+    if (layers_open_key(j->dir, j->key, j->info.identity, &old, &none) == 0) {
+        layers_info_release(&j->info);
+        j->info = old.info;
+        old.info = (struct layers_info){ 0 };
+        j->exists = true;
+        return 0;
+    }
+    clear_draft(j);
+    j->tree = tree_clone(fd, false, j->path, err);
+    if (j->tree < 0 || tree_set_read_only(j->tree, false, j->path, err) < 0)
+        return -1;
+    j->scan_fd = openat(j->tree, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (j->scan_fd < 0)
+        return err_sys(err, errno, "open %s", j->path);
+    if (layers_scan(j->scan_fd, &j->scan, err) < 0 || check_space(j, err) < 0)
+        return -1;
+    step(j, LAYERS_SCANNED);
+    return 0;
+}
+
+/* --- mkfs.erofs --- */
+
+/* In the child. TREE_SPOT: see tree_priv.h. What it writes is bounded even if it is wrong. It takes
+ * 0.7 KiB of memory for each file; if the host has none left, it is the first to go. */
+static int enter(void *arg, struct err *err)
+{
+    const struct job *j = arg;
+    const rlim_t most = (rlim_t)(j->o.max_mib * MIB);
+
+    (void)file_put("/proc/self/oom_score_adj", "1000"); /* a host without /proc has no OOM scores */
+    if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
+        return err_sys(err, errno, "make mounts private");
+    if (move_mount(j->tree, "", AT_FDCWD, TREE_SPOT, MOVE_MOUNT_F_EMPTY_PATH) < 0)
+        return err_sys(err, errno, "mount the layer");
+    return setrlimit(RLIMIT_FSIZE, &(struct rlimit){ most, most }) < 0
+               ? err_sys(err, errno, "set a limit")
+               : 0;
+}
+
+/* Its last line, for an error. Caller frees. */
+static char *last_words(int said)
+{
+    char text[SAID_MAX + 1];
+    off_t size = lseek(said, 0, SEEK_END);
+    ssize_t n = pread(said, text, SAID_MAX, size > SAID_MAX ? size - SAID_MAX : 0);
+
+    while (n > 0 && (text[n - 1] == '\n' || text[n - 1] == ' '))
+        n--;
+    text[n > 0 ? n : 0] = '\0';
+    const char *line = strrchr(text, '\n');
+    return str_printable(line ? line + 1 : text);
+}
+
+static int run(struct ctx *ctx, const char *const *argv, struct job *j, int said, int *ret_status,
+               struct err *err)
+{
+    const struct child_fd fds[] = { { said, 1 }, { said, 2 } };
+    AUTO_FREE char *program = child_find(LAYERS_PROGRAM);
+    AUTO(child_free) struct child *c = NULL;
+
+    if (!program)
+        return err_set(err, ERR_NOT_FOUND,
+                       LAYERS_PROGRAM " is not installed: apt install erofs-utils");
+    if (child_spawn(ctx,
+                    &(struct child_opts){ .path = program,
+                                          .argv = argv,
+                                          .fds = fds,
+                                          .n_fds = 2,
+                                          .clone_flags = j ? CLONE_NEWNS : 0,
+                                          .setup = j ? enter : NULL,
+                                          .setup_arg = j,
+                                          .die_with_us = true },
+                    &c, err) < 0)
+        return -1;
+    return child_wait(ctx, c, ret_status, err);
+}
+
+static int pack(struct ctx *ctx, struct job *j, struct err *err)
+{
+    AUTO_FREE char *image = str_format("%s/image", j->draft);
+    const char *const argv[] = { LAYERS_PROGRAM, "--quiet", image, TREE_SPOT, NULL };
+    AUTO_FD int said = memfd_create(LAYERS_PROGRAM, MFD_CLOEXEC);
+    /* Children see the parent's descriptors only above CHILD_SAFE_FD. */
+    int high = fcntl(j->tree, F_DUPFD_CLOEXEC, TREE_FD);
+    int status = 0;
+
+    if (said < 0 || high < 0) {
+        fd_close(high);
+        return err_sys(err, errno, "prepare " LAYERS_PROGRAM);
+    }
+    fd_close(j->tree);
+    j->tree = high;
+    if (run(ctx, argv, j, said, &status, err) < 0)
+        return err_wrap(err, LAYERS_PROGRAM);
+    if (status == 0)
+        return 0;
+    AUTO_FREE char *words = last_words(said);
+    bool full = strstr(words, "No space left") || strstr(words, "-28]") ||
+                (WIFSIGNALED(status) && WTERMSIG(status) == SIGXFSZ);
+    if (full)
+        return err_because(err, REASON_DISK_FULL, ERR_EXHAUSTED,
+                           "no space for the image of %s in %s: %s", j->path, j->dir, words);
+    return err_set(err, ERR_UNAVAILABLE, LAYERS_PROGRAM " of %s failed (status %d): %s", j->path,
+                   status, words);
+}
+
+int layers_program(struct ctx *ctx, char **ret_version, struct err *err)
+{
+    static const char *const argv[] = { LAYERS_PROGRAM, "--version", NULL };
+    struct ctx limited = ctx_with_timeout(ctx, VERSION_NS);
+    AUTO_FD int said = memfd_create(LAYERS_PROGRAM, MFD_CLOEXEC);
+    char text[SAID_MAX + 1];
+    int status;
+
+    if (said < 0)
+        return err_sys(err, errno, "make a file in memory");
+    if (run(&limited, argv, NULL, said, &status, err) < 0)
+        return -1;
+    /* "mkfs.erofs 1.5", and a complaint about the option; later "mkfs.erofs (erofs-utils) 1.8.6" */
+    ssize_t n = pread(said, text, SAID_MAX, 0);
+    text[n > 0 ? n : 0] = '\0';
+    const char *at = strstr(text, LAYERS_PROGRAM " ");
+    at = at ? at + strcspn(at, "0123456789\n") : "";
+    *ret_version = str_ndup(at, strspn(at, "0123456789."));
+    return 0;
+}
+
+/* --- second thread: seal and publish --- */
+
+static int seal(struct job *j, int fd, struct err *err)
+{
+    AUTO_FREE char *header = str_format("%s/header", j->draft),
+                   *image = str_format("/proc/self/fd/%d", fd);
+    struct layers_info *i = &j->info;
+    uint8_t salt[SALT_BYTES];
+    struct stat st;
+    size_t len;
+
+    if (fstat(fd, &st) < 0)
+        return err_sys(err, errno, "look at the image");
+    i->data_bytes = (uint64_t)st.st_size;
+    rand_bytes(salt, sizeof(salt));
+    if (j->o.verity && layers_add_verity(fd, salt, sizeof(salt), i->root_hash, err) < 0)
+        return -1;
+    if (fchmod(fd, 0400) < 0 || fsync(fd) < 0)
+        return err_sys(err, errno, "write the image to the disk");
+    int r = sha256_sparse_file(image, i->sha256);
+    if (r < 0 || fstat(fd, &st) < 0)
+        return err_sys(err, r < 0 ? -r : errno, "read the image");
+    i->path = str_dup(j->path);
+    i->stamp = str_dup(j->scan.stamp);
+    i->entries = j->scan.entries;
+    i->size = (uint64_t)st.st_size;
+    i->inode = st.st_ino;
+    i->mtime_ns = owned_mtime_ns(&st);
+    AUTO_FREE char *text = layers_header_format(i, &len);
+    r = file_replace(header, text, len, 0600);
+    return r < 0 ? err_sys(err, -r, "write %s", header) : 0;
+}
+
+/* Nothing of the layer has changed, and it still is at its path. */
+static int check_unchanged(const struct job *j, struct err *err)
+{
+    AUTO_FD int fd = tree_open_path(j->path, true, err);
+    AUTO_FREE char *now = NULL;
+    struct layers_scan scan;
+
+    if (fd < 0 || layers_identify(&j->o, j->path, fd, &now, err) < 0 ||
+        layers_scan(j->scan_fd, &scan, err) < 0)
+        return -1;
+    if (!str_eq(now, j->info.identity) || !str_eq(scan.stamp, j->scan.stamp))
+        return err_set(err, ERR_STATE, "%s was changed while its image was made", j->path);
+    return 0;
+}
+
+static int publish(struct job *j, struct err *err)
+{
+    AUTO_FREE char *to = str_format("%s/%s", j->dir, j->key);
+    struct err none = ERR_INIT;
+
+    (void)layers_remove(j->dir, j->key, &none); /* a damaged one, or a failure; often neither */
+    if (rename(j->draft, to) < 0)
+        return err_sys(err, errno, "rename %s", j->draft);
+    j->published = true;
+    AUTO_FD int store = open(j->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (store >= 0)
+        (void)fsync(store); /* if the rename is lost, the image is built again */
+    step(j, LAYERS_RENAMED);
+    return 0;
+}
+
+static int finish(void *arg, struct err *err)
+{
+    struct job *j = arg;
+    AUTO_FD int fd = openat(j->lock, "image", O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+
+    if (fd < 0)
+        return err_sys(err, errno, "open the image");
+    step(j, LAYERS_PACKED);
+    if (check_unchanged(j, err) < 0 || seal(j, fd, err) < 0)
+        return -1;
+    step(j, LAYERS_SEALED);
+    return publish(j, err);
+}
+
+/* --- all of it --- */
+
+static int build(struct ctx *ctx, struct job *j, struct err *err)
+{
+    if (layers_program(ctx, &j->info.tool, err) < 0 || pack(ctx, j, err) < 0) {
+        drop(j);
+        return -1;
+    }
+    j->info.created_ns = loop_wall(ctx->loop);
+    return OFFLOAD(ctx, finish, j, 2, drop, "seal a layer image", err);
+}
+
+static void pruned(void *arg, const char *key, const char *why)
+{
+    log_info(arg, "layer image removed", F_STR("key", key), F_STR("why", why));
+}
+
+int layers_build(struct ctx *ctx, const struct layers_opts *o, const char *path,
+                 struct layers_info *ret, bool *ret_made, struct err *err)
+{
+    struct job j = { .dir = o->dir, .path = path, .o = *o, .lock = -1, .tree = -1, .scan_fd = -1 };
+    char key[LAYERS_KEY_SIZE];
+    struct err none = ERR_INIT;
+
+    j.o.dir = NULL; /* the thread has a copy of dir */
+    int r = OFFLOAD(ctx, begin, &j, 2, drop, "look at a layer", err);
+    memcpy(key, j.key, sizeof(key));
+    bool exists = r == 0 && j.exists;
+    if (r == 0 && !exists)
+        r = build(ctx, &j, err);
+    if (r < 0) {
+        if (key[0] && err->code != ERR_EXISTS && err->code != ERR_CANCELLED)
+            layers_remember_failure(o->dir, key, err->msg);
+        return err_wrap(err, "layer image");
+    }
+    *ret = j.info;
+    j.info = (struct layers_info){ 0 };
+    drop(&j);
+    *ret_made = !exists;
+    if (!exists && layers_prune(o, key, pruned, ctx, &none) < 0)
+        log_warn(ctx, "could not prune layer images", F_ERR(&none));
+    return 0;
+}

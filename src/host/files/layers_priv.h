@@ -1,0 +1,31 @@
+/* layers_priv.h - between layers.c, layers_scan.c, layers_build.c and their tests. */
+#pragma once
+#include "host/files/layers.h"
+
+#define LAYERS_NEW ".new-"
+#define LAYERS_DEPTH_MAX 500
+#define LAYERS_ENTRIES_MAX 1000000 /* mkfs.erofs takes 0.7 GiB for them */
+#define LAYERS_XATTR_MAX 65535     /* bytes of a value: erofs has 16 bits for its length */
+
+/* Identity of an open directory, which is at path; ERR_UNIMPLEMENTED: it cannot have an image. */
+int layers_identify(const struct layers_opts *o, const char *path, int fd, char **ret,
+                    struct err *err);
+void layers_key_of(const char *identity, char ret[LAYERS_KEY_SIZE]);
+/* Opens an image that has this key and, unless NULL, this identity. */
+int layers_open_key(const char *dir, const char *key, const char *identity,
+                    struct layers_image *ret, struct err *err);
+void layers_remember_failure(const char *dir, const char *key, const char *why);
+
+/* layers_scan.c: what is in a tree. */
+struct layers_scan {
+    char stamp[65];
+    uint64_t entries;
+    uint64_t bytes; /* of files, with their holes */
+};
+/* ERR_UNIMPLEMENTED: something in it cannot be in an image. */
+int layers_scan(int dir_fd, struct layers_scan *ret, struct err *err);
+
+/* layers_verity.c: appends superblock and hash tree of dm-verity (SHA-256) to an image of whole 4
+ * KiB blocks, which is open for reading and writing. */
+int layers_add_verity(int fd, const void *salt, size_t salt_len, char ret_root[65],
+                      struct err *err);

@@ -1,0 +1,512 @@
+/* layers_test.c - the store of layer images, with the real mkfs.erofs. */
+#include "base/child.h"
+#include "base/clock.h"
+#include "base/ctx.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/fiber.h"
+#include "base/loop.h"
+#include "fixture/rootfs_fixture.h"
+#include "harness/tap.h"
+#include "harness/tempdir.h"
+#include "host/files/layers_priv.h"
+#include "host/files/rootfs.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/wait.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+struct store {
+    struct tempdir p;
+    char dir[128], layer[128];
+    struct layers_opts o;
+};
+
+static void store_release_auto(struct store *s)
+{
+    tempdir_release_auto(&s->p);
+}
+
+/* A store, and a layer with a few files. */
+static void store_init(struct store *s, const char *top)
+{
+    AUTO_FREE char *program = child_find(LAYERS_PROGRAM);
+
+    if (geteuid() != 0)
+        tap_skip("mounts need root");
+    ASSERT(program != NULL);
+    tempdir_init(&s->p, top);
+    snprintf(s->dir, sizeof(s->dir), "%s/layers", s->p.dir);
+    snprintf(s->layer, sizeof(s->layer), "%s/layer", s->p.dir);
+    tempdir_put(&s->p, "layer/etc/name", "one\n");
+    tempdir_put(&s->p, "layer/hello", "hello\n");
+    s->o = (struct layers_opts){ .dir = s->dir, .max_mib = 64 };
+}
+#define STORE_IN(s, top)                                                                           \
+    AUTO(store_release) struct store s = { .dir = "" };                                            \
+    store_init(&s, top)
+#define STORE(s) STORE_IN(s, "/tmp")
+
+static bool make(struct ctx *ctx, const struct store *s, const char *layer)
+{
+    struct ctx limited = ctx_with_timeout(ctx, 60 * NS_PER_S);
+    AUTO(layers_info_release) struct layers_info info = { 0 };
+    struct err err = ERR_INIT;
+    bool made = false;
+
+    ASSERT_OK(layers_build(&limited, &s->o, layer, &info, &made, &err), err);
+    return made;
+}
+
+static int make_fails(struct ctx *ctx, const struct store *s, struct err *err)
+{
+    struct ctx limited = ctx_with_timeout(ctx, 60 * NS_PER_S);
+    AUTO(layers_info_release) struct layers_info info = { 0 };
+    bool made = false;
+
+    *err = (struct err)ERR_INIT;
+    return layers_build(&limited, &s->o, s->layer, &info, &made, err);
+}
+
+static int look_for(const struct store *s, const char *layer, struct err *err)
+{
+    AUTO(layers_close) struct layers_image i = { .fd = -1 };
+
+    *err = (struct err)ERR_INIT;
+    return layers_open(&s->o, layer, &i, err);
+}
+
+static size_t count(const struct store *s)
+{
+    AUTO(strv_release) struct strv keys = { 0 };
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(layers_list(s->dir, &keys, &err), err);
+    return keys.n;
+}
+
+/* Everything in the store, failures and what is incomplete too. */
+static size_t names(const struct store *s)
+{
+    AUTO(closedir) DIR *d = opendir(s->dir);
+    size_t n = 0;
+
+    while (d && readdir(d))
+        n++;
+    return d ? n - 2 : 0;
+}
+
+static char *path_in(const struct store *s, const char *name)
+{
+    AUTO(strv_release) struct strv keys = { 0 };
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(layers_list(s->dir, &keys, &err), err);
+    ASSERT_EQ(keys.n, 1);
+    return str_format("%s/%s/%s", s->dir, keys.v[0], name);
+}
+
+TEST_FIBER(an_image_is_made_once_and_found_by_its_directory)
+{
+    STORE(s);
+    AUTO(layers_close) struct layers_image i = { .fd = -1 };
+    struct err err = ERR_INIT;
+    unsigned char magic[4];
+
+    ASSERT_FAIL(look_for(&s, s.layer, &err), err, ERR_NOT_FOUND);
+    ASSERT(layers_wanted(&s.o, s.layer, 0));
+    ASSERT(make(ctx, &s, s.layer));
+    ASSERT(!make(ctx, &s, s.layer));
+    ASSERT_OK(layers_open(&s.o, s.layer, &i, &err), err);
+    ASSERT_EQ(pread(i.fd, magic, 4, 1024), 4);
+    ASSERT_EQ(memcmp(magic, "\xe2\xe1\xf5\xe0", 4), 0);
+    ASSERT_STR(i.info.path, s.layer);
+    ASSERT_EQ(i.info.entries, 4); /* itself, etc, etc/name, hello */
+    ASSERT(i.info.tool[0] >= '1');
+    ASSERT_STR(i.info.root_hash, "");
+    ASSERT_EQ(names(&s), 1);
+}
+
+TEST_FIBER(another_directory_in_its_place_or_another_kind_of_image_has_another_key)
+{
+    STORE(s);
+    struct err err = ERR_INIT;
+
+    ASSERT(make(ctx, &s, s.layer));
+    s.o.verity = true;
+    ASSERT_FAIL(look_for(&s, s.layer, &err), err, ERR_NOT_FOUND);
+    ASSERT(make(ctx, &s, s.layer));
+    ASSERT_OK(look_for(&s, s.layer, &err), err);
+    ASSERT_EQ(rename(s.layer, tempdir_path(&s.p, "away")), 0);
+    tempdir_put(&s.p, "layer/hello", "hello\n");
+    ASSERT_FAIL(look_for(&s, s.layer, &err), err, ERR_NOT_FOUND);
+    /* Both images are of a directory that is not there any more. */
+    ASSERT_OK(layers_prune(&s.o, NULL, NULL, NULL, &err), err);
+    ASSERT_EQ(names(&s), 0);
+}
+
+TEST_FIBER(a_directory_that_is_gone_takes_its_image_along)
+{
+    STORE(s);
+    struct err err = ERR_INIT;
+
+    ASSERT(make(ctx, &s, s.layer));
+    ASSERT_EQ(dir_remove(s.layer), 0);
+    ASSERT_FAIL(look_for(&s, s.layer, &err), err, ERR_NOT_FOUND);
+    ASSERT_OK(layers_prune(&s.o, NULL, NULL, NULL, &err), err);
+    ASSERT_EQ(names(&s), 0);
+}
+
+TEST_FIBER(a_damaged_image_is_refused_and_made_again)
+{
+    for (int kind = 0; kind < 7; kind++) {
+        STORE(s);
+        struct err err = ERR_INIT;
+
+        ASSERT(make(ctx, &s, s.layer));
+        AUTO_FREE char *image = path_in(&s, "image"), *header = path_in(&s, "header");
+        switch (kind) {
+        case 0:
+            ASSERT_EQ(truncate(image, 4096), 0);
+            break;
+        case 1:
+            ASSERT_EQ(file_write(image, "x", 1, 0600), 0);
+            break;
+        case 2:
+            ASSERT_EQ(chmod(image, 0666), 0);
+            break;
+        case 3:
+            ASSERT_EQ(unlink(image), 0);
+            break;
+        case 4:
+            ASSERT_EQ(unlink(image), 0);
+            ASSERT_EQ(symlink("/etc/passwd", image), 0);
+            break;
+        case 5:
+            ASSERT_EQ(unlink(header), 0);
+            break;
+        default:
+            ASSERT_EQ(truncate(header, 100), 0);
+        }
+        ASSERT_EQ(look_for(&s, s.layer, &err), -1);
+        ASSERT(err.code == ERR_DATA_LOSS || err.code == ERR_PERMISSION);
+        ASSERT(make(ctx, &s, s.layer));
+        ASSERT_OK(look_for(&s, s.layer, &err), err);
+        ASSERT_EQ(names(&s), 1);
+    }
+}
+
+TEST_FIBER(verify_finds_a_changed_bit_and_a_changed_file)
+{
+    STORE(s);
+    AUTO(layers_info_release) struct layers_info info = { 0 };
+    struct err err = ERR_INIT;
+    struct stat st;
+
+    ASSERT(make(ctx, &s, s.layer));
+    AUTO_FREE char *image = path_in(&s, "image");
+    AUTO(strv_release) struct strv keys = { 0 };
+    ASSERT_OK(layers_list(s.dir, &keys, &err), err);
+    ASSERT_OK(layers_verify(s.dir, keys.v[0], &info, &err), err);
+    layers_info_release(&info);
+
+    /* One bit, and the times as before: the disk's doing. */
+    ASSERT_EQ(stat(image, &st), 0);
+    AUTO_FD int fd = open(image, O_RDWR | O_CLOEXEC);
+    char byte;
+    ASSERT_EQ(pread(fd, &byte, 1, 2000), 1);
+    byte ^= 1;
+    ASSERT_EQ(pwrite(fd, &byte, 1, 2000), 1);
+    ASSERT_EQ(futimens(fd, (struct timespec[]){ st.st_atim, st.st_mtim }), 0);
+    ASSERT_OK(look_for(&s, s.layer, &err), err);
+    ASSERT_FAIL(layers_verify(s.dir, keys.v[0], &info, &err), err, ERR_DATA_LOSS);
+    err_clear(&err);
+    byte ^= 1;
+    ASSERT_EQ(pwrite(fd, &byte, 1, 2000), 1);
+    ASSERT_EQ(futimens(fd, (struct timespec[]){ st.st_atim, st.st_mtim }), 0);
+    ASSERT_OK(layers_verify(s.dir, keys.v[0], &info, &err), err);
+
+    tempdir_put(&s.p, "layer/etc/name", "two\n"); /* deep inside: the quick check cannot see it */
+    ASSERT_FAIL(layers_verify(s.dir, keys.v[0], &info, &err), err, ERR_STATE);
+}
+
+TEST_FIBER(the_longest_unused_are_removed_beyond_the_limit)
+{
+    STORE(s);
+    struct err err = ERR_INIT;
+    AUTO_FREE char *big = mem_zalloc(700 << 10);
+    char layers[3][160];
+
+    s.o.max_mib = 2;
+    memset(big, 'x', (700 << 10) - 1);
+    for (int i = 0; i < 3; i++) {
+        AUTO_FREE char *name = str_format("big%d/file", i);
+
+        tempdir_put(&s.p, name, big);
+        snprintf(layers[i], sizeof(layers[i]), "%s/big%d", s.p.dir, i);
+    }
+    ASSERT(make(ctx, &s, layers[0]));
+    ASSERT(make(ctx, &s, layers[1]));
+    ASSERT_EQ(count(&s), 2);
+    ASSERT_OK(look_for(&s, layers[0], &err), err); /* used: now the other one is the oldest */
+    ASSERT(make(ctx, &s, layers[2]));
+    ASSERT_EQ(count(&s), 2);
+    ASSERT_OK(look_for(&s, layers[0], &err), err);
+    ASSERT_FAIL(look_for(&s, layers[1], &err), err, ERR_NOT_FOUND);
+    ASSERT_OK(look_for(&s, layers[2], &err), err);
+}
+
+TEST_FIBER(without_space_nothing_is_made_and_the_failure_is_remembered_for_a_while)
+{
+    STORE(s);
+    struct err err = ERR_INIT;
+    uint64_t now = loop_wall(ctx->loop);
+
+    s.o.free_mib = 1u << 30; /* a PiB */
+    ASSERT_FAIL(make_fails(ctx, &s, &err), err, ERR_EXHAUSTED);
+    ASSERT_EQ(err.reason, REASON_DISK_FULL);
+    ASSERT_EQ(names(&s), 1); /* what is remembered */
+    ASSERT(!layers_wanted(&s.o, s.layer, now + 60 * NS_PER_S));
+    ASSERT(layers_wanted(&s.o, s.layer, now + 700 * NS_PER_S));
+    ASSERT_FAIL(make_fails(ctx, &s, &err), err, ERR_EXHAUSTED);
+    ASSERT(!layers_wanted(&s.o, s.layer, now + 700 * NS_PER_S));
+    s.o.free_mib = 0;
+    ASSERT(make(ctx, &s, s.layer));
+    ASSERT_EQ(names(&s), 1);
+}
+
+/* One file in a block that it does not fill: more than the estimate. */
+TEST_FIBER(a_disk_that_gets_full_meanwhile_leaves_nothing_but_the_failure)
+{
+    STORE(s);
+    struct err err = ERR_INIT;
+    AUTO_FREE char *text = mem_zalloc(2201);
+
+    memset(text, 'y', 2200);
+    for (int i = 0; i < 400; i++) {
+        AUTO_FREE char *name = str_format("layer/f%d", i);
+
+        tempdir_put(&s.p, name, text);
+    }
+    s.o.max_mib = 1; /* which mkfs.erofs has as its limit */
+    ASSERT_FAIL(make_fails(ctx, &s, &err), err, ERR_EXHAUSTED);
+    ASSERT_EQ(err.reason, REASON_DISK_FULL);
+    ASSERT_EQ(count(&s), 0);
+    ASSERT_EQ(names(&s), 1);
+}
+
+TEST_FIBER(two_builders_do_not_make_the_same_image)
+{
+    STORE(s);
+    struct err err = ERR_INIT;
+    AUTO_FREE char *identity = NULL;
+    char key[LAYERS_KEY_SIZE];
+    AUTO_FD int layer = open(s.layer, O_PATH | O_CLOEXEC);
+
+    ASSERT_OK(layers_identify(&s.o, s.layer, layer, &identity, &err), err);
+    layers_key_of(identity, key);
+    AUTO_FREE char *draft = str_format("%s/" LAYERS_NEW "%s", s.dir, key);
+    ASSERT_EQ(dir_make(draft, 0700), 0);
+    AUTO_FD int other = open(draft, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    ASSERT_EQ(flock(other, LOCK_EX | LOCK_NB), 0);
+
+    ASSERT_FAIL(make_fails(ctx, &s, &err), err, ERR_EXISTS);
+    ASSERT(!layers_wanted(&s.o, s.layer, 0));
+    err_clear(&err);
+    ASSERT_OK(layers_prune(&s.o, NULL, NULL, NULL, &err), err);
+    ASSERT_EQ(access(draft, F_OK), 0); /* nobody removes it under the other's feet */
+    fd_close(TAKE_FD(other));
+    ASSERT(layers_wanted(&s.o, s.layer, 0));
+    ASSERT(make(ctx, &s, s.layer));
+    ASSERT_EQ(names(&s), 1);
+}
+
+/* --- changes meanwhile --- */
+
+static const struct store *changing;
+
+static void change_a_file(enum layers_step step)
+{
+    AUTO_FREE char *path = str_format("%s/etc/name", changing->layer);
+
+    if (step == LAYERS_SCANNED)
+        ASSERT_EQ(file_write(path, "changed\n", 8, 0644), 0);
+}
+
+static void remove_it(enum layers_step step)
+{
+    if (step == LAYERS_PACKED)
+        ASSERT_EQ(dir_remove(changing->layer), 0);
+}
+
+TEST_FIBER(a_directory_that_changes_or_vanishes_meanwhile_gets_no_image)
+{
+    STORE(s);
+    struct err err = ERR_INIT;
+
+    changing = &s;
+    s.o.on_step = change_a_file;
+    ASSERT_FAIL(make_fails(ctx, &s, &err), err, ERR_STATE);
+    ASSERT_EQ(count(&s), 0);
+    s.o.on_step = NULL;
+    ASSERT(make(ctx, &s, s.layer));
+
+    tempdir_put(&s.p, "layer/more", "");
+    s.o.on_step = remove_it;
+    ASSERT_FAIL(make_fails(ctx, &s, &err), err, ERR_NOT_FOUND);
+    ASSERT_OK(layers_prune(&s.o, NULL, NULL, NULL, &err), err);
+    ASSERT_EQ(count(&s), 0);
+}
+
+/* --- kill -9 --- */
+
+static enum layers_step last_step;
+
+static void die(enum layers_step step)
+{
+    if (step == last_step)
+        (void)kill(getpid(), SIGKILL);
+}
+
+struct dying {
+    const struct store *s;
+    struct loop *loop;
+};
+
+static void dying_main(void *arg)
+{
+    struct dying *d = arg;
+    struct ctx ctx = ctx_root(d->loop);
+    AUTO(layers_info_release) struct layers_info info = { 0 };
+    struct err err = ERR_INIT;
+    bool made;
+
+    (void)layers_build(&ctx, &d->s->o, d->s->layer, &info, &made, &err);
+    _exit(9); /* it should have been killed */
+}
+
+TEST(a_builder_that_is_killed_at_any_step_leaves_nothing_that_counts)
+{
+    for (int step = 0; step < LAYERS_STEP_COUNT; step++) {
+        STORE(s);
+        struct err err = ERR_INIT;
+        int status = 0;
+
+        s.o.on_step = die;
+        last_step = (enum layers_step)step;
+        pid_t pid = fork();
+        if (pid == 0) {
+            struct dying d = { &s, loop_new(NULL) };
+
+            fiber_go(d.loop, dying_main, &d, "builder");
+            (void)loop_run(d.loop);
+            _exit(8);
+        }
+        ASSERT_EQ(waitpid(pid, &status, 0), pid);
+        ASSERT(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+        s.o.on_step = NULL;
+        if (step == LAYERS_RENAMED)
+            ASSERT_OK(look_for(&s, s.layer, &err), err);
+        else
+            ASSERT_FAIL(look_for(&s, s.layer, &err), err, ERR_NOT_FOUND);
+        ASSERT_EQ(names(&s), 1); /* the image, or what the builder was at */
+        ASSERT(layers_wanted(&s.o, s.layer, 0));
+        err_clear(&err);
+        ASSERT_OK(layers_prune(&s.o, NULL, NULL, NULL, &err), err);
+        ASSERT_EQ(names(&s), step == LAYERS_RENAMED ? 1 : 0);
+    }
+}
+
+/* --- what an image cannot hold --- */
+
+TEST_FIBER(a_file_with_its_data_in_another_layer_and_a_large_attribute_are_refused)
+{
+    STORE_IN(s, "/dev/shm");
+    struct err err = ERR_INIT;
+    AUTO_FREE char *file = str_format("%s/hello", s.layer), *value = mem_zalloc(65536);
+
+    ASSERT_EQ(setxattr(file, "trusted.overlay.metacopy", "", 0, 0), 0);
+    ASSERT_FAIL(make_fails(ctx, &s, &err), err, ERR_UNIMPLEMENTED);
+    ASSERT_HAS(err.msg, "metacopy");
+    ASSERT_EQ(removexattr(file, "trusted.overlay.metacopy"), 0);
+    ASSERT_EQ(setxattr(file, "trusted.big", value, 65536, 0), 0);
+    ASSERT_FAIL(make_fails(ctx, &s, &err), err, ERR_UNIMPLEMENTED);
+    ASSERT_HAS(err.msg, "65535");
+    ASSERT_EQ(setxattr(file, "trusted.big", value, 60000, 0), 0);
+    ASSERT(make(ctx, &s, s.layer));
+}
+
+TEST_FIBER(a_root_file_system_is_disks_when_all_its_layers_have_images_and_it_may)
+{
+    STORE(s);
+    AUTO_FREE char *lower = str_format("lowerdir=%s:%s/low", s.layer, s.p.dir),
+                   *upper = str_format("upperdir=%s/up", s.p.dir),
+                   *work = str_format("workdir=%s/work", s.p.dir),
+                   *low = str_format("%s/low", s.p.dir);
+    const char *const options[] = { "index=off", work, upper, lower, NULL };
+    const struct rootfs_mount m = { "overlay", "overlay", options };
+    struct rootfs fs = { .tree = -1 };
+    struct err err = ERR_INIT;
+
+    tempdir_put(&s.p, "low/hello", "");
+    ASSERT_EQ(mkdir(tempdir_path(&s.p, "up"), 0755), 0);
+    ASSERT_EQ(mkdir(tempdir_path(&s.p, "work"), 0755), 0);
+    ASSERT(make(ctx, &s, s.layer));
+    ASSERT_OK(rootfs_open(ctx, &m, 1, NULL, 0, &s.o, &fs, &err), err);
+    ASSERT(fs.tree >= 0 && fs.n_disks == 0);
+    ASSERT_EQ(fs.unbuilt.n, 1);
+    ASSERT_STR(fs.unbuilt.v[0], low);
+    ASSERT(fs.why_shared != NULL);
+    rootfs_release(&fs);
+
+    ASSERT(make(ctx, &s, low));
+    ASSERT_OK(rootfs_open(ctx, &m, 1, NULL, 0, &s.o, &fs, &err), err);
+    ASSERT(fs.tree < 0 && fs.n_disks == 2 && fs.has_tree && fs.unbuilt.n == 0);
+    ASSERT_STR(fs.disks[0].filesystem, "erofs");
+    ASSERT(!fs.disks[0].writable && fs.disks[0].fd >= 0);
+    rootfs_release(&fs);
+
+    /* Not for one that is kept, not as a tree, not without a store, not with files in upper. */
+    ASSERT_OK(rootfs_open(ctx, &m, 1, NULL, ROOTFS_KEPT, &s.o, &fs, &err), err);
+    ASSERT(fs.tree >= 0 && fs.unbuilt.n == 0);
+    rootfs_release(&fs);
+    ASSERT_OK(rootfs_open(ctx, &m, 1, NULL, ROOTFS_TREE, &s.o, &fs, &err), err);
+    ASSERT(fs.tree >= 0);
+    rootfs_release(&fs);
+    ASSERT_OK(rootfs_open(ctx, &m, 1, NULL, 0, NULL, &fs, &err), err);
+    ASSERT(fs.tree >= 0);
+    rootfs_release(&fs);
+    tempdir_put(&s.p, "up/mine", "");
+    ASSERT_OK(rootfs_open(ctx, &m, 1, NULL, 0, &s.o, &fs, &err), err);
+    ASSERT(fs.tree >= 0 && fs.unbuilt.n == 0);
+    rootfs_release(&fs);
+}
+
+TEST_FIBER(a_view_of_a_committed_snapshot_is_a_disk_and_other_directories_are_not)
+{
+    STORE(s);
+    AUTO_FREE char *committed = str_format("%s/snapshots/12/fs", s.p.dir);
+    const char *const options[] = { "ro", "rbind", NULL };
+    const struct rootfs_mount view = { "bind", committed, options },
+                              other = { "bind", s.layer, options };
+    struct rootfs fs = { .tree = -1 };
+    struct err err = ERR_INIT;
+
+    tempdir_put(&s.p, "snapshots/12/fs/hello", "");
+    ASSERT(make(ctx, &s, committed));
+    ASSERT(make(ctx, &s, s.layer));
+    ASSERT_OK(rootfs_open(ctx, &view, 1, NULL, 0, &s.o, &fs, &err), err);
+    ASSERT(fs.tree < 0 && fs.n_disks == 1);
+    rootfs_release(&fs);
+    ASSERT_OK(rootfs_open(ctx, &other, 1, NULL, 0, &s.o, &fs, &err), err);
+    ASSERT(fs.tree >= 0 && fs.unbuilt.n == 0);
+    rootfs_release(&fs);
+}
