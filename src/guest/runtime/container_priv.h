@@ -46,7 +46,8 @@ struct container {
     struct waitq oom;
     struct cancel oom_stop;
 
-    bool files_made; /* there may be files of pod_files.h to remove */
+    struct metrics *metrics; /* NULL: not open */
+    bool files_made;         /* there may be files of pod_files.h to remove */
     bool crun_made;
 };
 
@@ -55,6 +56,7 @@ struct containers {
     struct crun *crun; /* NULL until the first container */
     struct list containers;
     size_t n;
+    size_t n_metrics;     /* containers whose metrics are open */
     struct waitq changed; /* an init has exited, a container has gone */
     struct gate volumes;  /* of pods, while they are made */
 };
