@@ -29,6 +29,7 @@ struct container {
     struct process *init;
     bool attached; /* start was called: its stdio is used up */
     bool own_pid_ns, terminal;
+    bool has_hooks;            /* which crun runs at start and delete */
     int last_signal;           /* TERM or KILL to init */
     char *cgroup, *root;       /* full paths */
     char *network;             /* the namespace it holds (guest/net); NULL: none */
