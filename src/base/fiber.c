@@ -98,6 +98,12 @@ static void *stack_map(struct loop *loop)
     return map;
 }
 
+/* Keeps the top page, which every fiber uses; releases those that a deep call touched. */
+static void stack_release(void *map)
+{
+    madvise((char *)map + GUARD_BYTES, STACK_BYTES - 4096, MADV_DONTNEED);
+}
+
 static void stack_unmap(struct loop *loop, void *map)
 {
 #ifdef FIBER_ASAN
@@ -105,16 +111,17 @@ static void stack_unmap(struct loop *loop, void *map)
 #endif
     bool reserve = loop->n_reserve < LOOP_RESERVE_STACKS;
 
-    if (reserve || loop->n_spare < LOOP_SPARE_STACKS) {
-        /* Keeps the top page, which every fiber uses; releases those that a deep call touched. */
-        madvise((char *)map + GUARD_BYTES, STACK_BYTES - 4096, MADV_DONTNEED);
-        if (reserve)
-            loop->reserve[loop->n_reserve++] = map;
-        else
-            loop->spare[loop->n_spare++] = map;
-        return;
+    if (reserve) {
+        stack_release(map);
+        loop->reserve[loop->n_reserve++] = map;
+    } else if (loop->n_spare < LOOP_SPARE_STACKS) {
+        /* The next fiber gets this one as it is: page faults cost much in a VM. */
+        if (loop->n_spare > 0)
+            stack_release(loop->spare[loop->n_spare - 1]);
+        loop->spare[loop->n_spare++] = map;
+    } else {
+        munmap(map, MAP_BYTES);
     }
-    munmap(map, MAP_BYTES);
 }
 
 void fiber_free_spares(struct loop *loop)

@@ -95,8 +95,10 @@ char *bridge_properties_encode(const struct bridge_properties *properties)
         jsw_obj(&w, NULL);
         bridge_fields_encode(&w, &bridge_properties_schema, &p);
         jsw_end_obj(&w);
+        if (p.n_processes == 0)
+            return jsw_take(&w, &len);
         len = escaped_len(w.out.data, w.out.len) + PROPERTIES_OVERHEAD;
-        if (len <= BRIDGE_MAX_RESPONSE || p.n_processes == 0)
+        if (len <= BRIDGE_MAX_RESPONSE)
             return jsw_take(&w, &len);
         /* Estimates by the mean length; repeats if the remaining ones are longer. */
         over = (len - BRIDGE_MAX_RESPONSE) / (len / p.n_processes + 1) + 1;

@@ -7,7 +7,7 @@
 enum { REQ_SERVICE = 1, REQ_METHOD, REQ_PAYLOAD, REQ_TIMEOUT, REQ_METADATA };
 enum { RESP_STATUS = 1, RESP_PAYLOAD };
 enum { STATUS_CODE = 1, STATUS_MESSAGE };
-enum { RESP_REASON = 1000 }; /* docs/decisions/0034-reasons-in-answers.md */
+enum { RESP_REASON = 1000 }; /* docs/decisions/0037-reasons-in-answers.md */
 enum { PAIR_KEY = 1, PAIR_VALUE };
 
 void ttrpc_header_decode(const uint8_t bytes[TTRPC_HEADER_BYTES], struct ttrpc_header *ret)

@@ -171,6 +171,13 @@ static void on_connected(void *arg)
     fiber_go(a->loop, connect_host, a, "entropy and log");
 }
 
+static void on_idle(void *arg)
+{
+    struct agent *a = CONTAINER_OF(arg, struct agent, handlers);
+
+    containers_trim(a->handlers.containers);
+}
+
 static void on_negotiated(void *arg)
 {
     struct agent *a = CONTAINER_OF(arg, struct agent, handlers);
@@ -434,6 +441,7 @@ static int serve(struct ctx *ctx, struct agent *a, struct err *err)
         .n_entries = handlers_table_len,
         .arg = &a->handlers,
         .on_connected = on_connected,
+        .on_idle = on_idle,
         .on_negotiated = on_negotiated,
         .on_unreachable = on_unreachable,
     });

@@ -173,8 +173,9 @@ int handlers_properties(struct ctx *ctx, struct handlers *h, struct server_call 
         if (container_stats(c, &metrics, err) < 0)
             return handlers_fail_as(err, BRIDGE_HR_FAIL);
         p.metrics_text = metrics;
-        p.scratch = read_scratch(ctx, c);
     }
+    if (asks(q, BRIDGE_PROPERTY_SCRATCH))
+        p.scratch = read_scratch(ctx, c);
     if (asks(q, BRIDGE_PROPERTY_PROCESS_LIST))
         list_processes(c, &p, &processes);
     call->text = bridge_properties_encode(&p);

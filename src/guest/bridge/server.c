@@ -291,6 +291,8 @@ static void trim_fiber(void *arg)
             return;
     s->trimming = false;
     s->stats.trims++;
+    if (s->opts.on_idle)
+        s->opts.on_idle(s->opts.arg);
     loop_trim(s->loop);
     mem_drop_program();
 }

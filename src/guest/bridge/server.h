@@ -52,7 +52,8 @@ struct server_opts {
     void *arg;                       /* for the handlers */
     unsigned max_in_flight;          /* 0: SERVER_IN_FLIGHT */
     uint64_t trim_ns;                /* idle time until memory is given back; 0: two seconds */
-    void (*on_connected)(void *arg); /* may not wait; may be NULL */
+    void (*on_connected)(void *arg); /* may not wait; may be NULL; so the next two */
+    void (*on_idle)(void *arg);      /* memory is about to be given back */
     void (*on_negotiated)(void *arg);
     /* Called when the host cannot be reached; once until it can be again. */
     void (*on_unreachable)(void *arg, const struct err *why);

@@ -20,6 +20,7 @@
 #define FILE_MAX (1u << 20)
 #define DEPTH_MAX 16 /* of cgroups below pods; trees are read and removed so far down */
 #define FREEZE_NS (10 * NS_PER_S)
+#define KILL_NS (30 * NS_PER_S)
 
 static int put(const char *dir, const char *file, const char *text)
 {
@@ -320,4 +321,19 @@ int cgroup_freeze(struct ctx *ctx, const char *dir, bool frozen, struct err *err
 int cgroup_kill(const char *dir)
 {
     return put(dir, "cgroup.kill", "1");
+}
+
+int cgroup_end(struct ctx *ctx, const char *dir, struct err *err)
+{
+    struct ctx bounded = ctx_with_timeout(ctx, KILL_NS);
+    int r = cgroup_remove(dir);
+
+    if (r == -EBUSY) {
+        r = cgroup_kill(dir);
+        if (r == 0 && wait_event(&bounded, dir, "cgroup.events", "populated", 1, err) < 0)
+            return err_wrap(err, "wait until the processes in cgroup %s have exited", dir);
+        if (r == 0 || r == -ENOENT)
+            r = cgroup_remove(dir);
+    }
+    return r < 0 ? err_sys(err, -r, "remove cgroup %s", dir) : 0;
 }

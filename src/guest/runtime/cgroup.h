@@ -55,3 +55,5 @@ int cgroup_wait_memory_event(struct ctx *ctx, const char *dir, uint64_t seen, st
 int cgroup_freeze(struct ctx *ctx, const char *dir, bool frozen, struct err *err);
 /* SIGKILL to all in it, at once (cgroup.kill). */
 int cgroup_kill(const char *dir);
+/* Removes it; if processes are in it, kills them first and waits for their end. Missing is fine. */
+int cgroup_end(struct ctx *ctx, const char *dir, struct err *err);

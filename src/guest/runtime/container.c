@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define METRICS_OPEN_MAX 32
+
 static const char *const state_names[CONTAINER_STATE_COUNT] = {
     [CONTAINER_CREATING] = "Creating", [CONTAINER_CREATED] = "Created",
     [CONTAINER_RUNNING] = "Running",   [CONTAINER_PAUSED] = "Paused",
@@ -102,11 +104,19 @@ void container_unref(struct container *c)
     free(c->cgroup);
     free(c->root);
     idmap_release(&c->ids);
+    metrics_close(c->metrics);
     free(c);
+}
+
+static void close_metrics(struct container *c)
+{
+    c->table->n_metrics -= c->metrics != NULL;
+    metrics_close(TAKE_PTR(c->metrics));
 }
 
 void container_forget(struct container *c)
 {
+    close_metrics(c);
     if (list_empty(&c->in_table))
         return;
     list_remove(&c->in_table);
@@ -307,9 +317,21 @@ void container_list(const struct container *c, struct ps_entry **ret, size_t *re
         pids, n, ret, ret_n);
 }
 
-int container_stats(const struct container *c, char **ret_json, struct err *err)
+int container_stats(struct container *c, char **ret_json, struct err *err)
 {
-    return metrics_read(c->cgroup, ret_json, err);
+    if (!c->metrics && metrics_open(c->cgroup, &c->metrics, err) == 0)
+        c->table->n_metrics++;
+    int r = c->metrics ? metrics_read(c->metrics, ret_json, err) : -1;
+
+    if (r < 0 || c->table->n_metrics > METRICS_OPEN_MAX)
+        close_metrics(c);
+    return r < 0 ? err_wrap(err, "metrics of container %s", c->id) : 0;
+}
+
+void containers_trim(struct containers *cs)
+{
+    LIST_FOR (struct container, c, &cs->containers, in_table)
+        close_metrics(c);
 }
 
 const char *container_scratch(const struct container *c)

@@ -64,6 +64,8 @@ struct containers_opts {
 struct containers *containers_new(const struct containers_opts *opts);
 /* Kills what runs and waits (bounded by the kernel) until it is reaped. Files stay. */
 void containers_free(struct containers *cs);
+/* Gives back what is kept only for speed. */
+void containers_trim(struct containers *cs);
 AUTO_DEFINE(struct containers *, containers_free);
 /* SIGTERM to all inits; waits until they have exited and their output is drained, or ctx ends. */
 int containers_stop(struct ctx *ctx, struct containers *cs, struct err *err);
@@ -110,8 +112,8 @@ int container_shutdown(struct container *c, bool forced, struct err *err);
 /* All processes in its cgroup and below, by pid; leaders are its execs, and 0 stands for init.
  * Yields to other fibers if there are many. Caller frees. */
 void container_list(const struct container *c, struct ps_entry **ret, size_t *ret_n);
-/* Caller frees. Never waits. */
-int container_stats(const struct container *c, char **ret_json, struct err *err);
+/* Caller frees. Never waits. The files stay open for the next call, until containers_trim(). */
+int container_stats(struct container *c, char **ret_json, struct err *err);
 /* Where it writes on the scratch disk, or "". Borrows. */
 const char *container_scratch(const struct container *c);
 /* Waits until the OOM killer has killed in the container, if that was not reported yet (true), or

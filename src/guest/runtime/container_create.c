@@ -216,6 +216,7 @@ static int create(struct ctx *ctx, struct container *c, struct spec *spec, const
                  F_STR("annotation", TEE_LOG));
     c->cgroup = cgroup_dir(spec_cgroups_path(spec));
     c->terminal = spec_terminal(spec);
+    c->has_hooks = json_object_size(js_get(spec_json(spec), "hooks")) > 0;
     c->own_pid_ns = spec_namespace(spec, "pid", &pid_ns) && !pid_ns[0];
     if (write_spec(c, spec, err) < 0)
         return -1;

@@ -29,6 +29,7 @@ struct container {
     struct process *init;
     bool attached; /* start was called: its stdio is used up */
     bool own_pid_ns, terminal;
+    bool has_hooks;            /* which crun runs at start and delete */
     int last_signal;           /* TERM or KILL to init */
     char *cgroup, *root;       /* full paths */
     char *network;             /* the namespace it holds (guest/net); NULL: none */
@@ -46,7 +47,8 @@ struct container {
     struct waitq oom;
     struct cancel oom_stop;
 
-    bool files_made; /* there may be files of pod_files.h to remove */
+    struct metrics *metrics; /* NULL: not open */
+    bool files_made;         /* there may be files of pod_files.h to remove */
     bool crun_made;
 };
 
@@ -55,6 +57,7 @@ struct containers {
     struct crun *crun; /* NULL until the first container */
     struct list containers;
     size_t n;
+    size_t n_metrics;     /* containers whose metrics are open */
     struct waitq changed; /* an init has exited, a container has gone */
     struct gate volumes;  /* of pods, while they are made */
 };

@@ -138,13 +138,12 @@ static int end_init(struct ctx *ctx, struct container *c, struct err *err)
 static int take_down(struct ctx *ctx, struct container *c, struct err *err)
 {
     processes_each(&c->execs, process_drop_output);
-    if (c->crun_made && crun_delete(ctx, c->table->crun, c->id, false, err) < 0)
+    if (c->crun_made && c->has_hooks && crun_delete(ctx, c->table->crun, c->id, false, err) < 0)
+        return -1;
+    if (cgroup_end(ctx, c->cgroup, err) < 0 || crun_forget(CRUN_STATE, c->id, err) < 0)
         return -1;
     c->crun_made = false;
     container_leave_network(c);
-    int r = cgroup_remove(c->cgroup);
-    if (r < 0)
-        return err_sys(err, -r, "remove cgroup %s", c->cgroup);
     if (c->files_made && pod_files_remove(ctx, c->bundle, err) < 0)
         return -1;
     c->files_made = false;
@@ -308,7 +307,8 @@ static int start(struct ctx *ctx, struct container *c, const struct stdio_ports 
                        c->id);
     c->attached = true;
     process_attach(c->init, &fds);
-    if (crun_start(ctx, c->table->crun, c->id, err) < 0)
+    if ((c->has_hooks ? crun_start(ctx, c->table->crun, c->id, err)
+                      : crun_release(CRUN_STATE, c->id, err)) < 0)
         return err_wrap(err, "start container %s", c->id);
     /* A short-lived container may have exited before crun returned. */
     if (c->state == CONTAINER_CREATED)

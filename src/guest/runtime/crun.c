@@ -359,6 +359,29 @@ int crun_start(struct ctx *ctx, struct crun *crun, const char *id, struct err *e
     return simple(ctx, crun, "crun start", NULL, id, err);
 }
 
+/* Without waiting for a reader: init has had the other end open since crun created it. */
+int crun_release(const char *root, const char *id, struct err *err)
+{
+    AUTO_FREE char *path = str_format("%s/%s/exec.fifo", root, id);
+    AUTO_FD int fd = open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+
+    if (fd < 0 && errno == ENXIO)
+        return err_because(err, REASON_WRONG_STATE, ERR_UNAVAILABLE,
+                           "container `%s` is not running", id);
+    /* crun, too, calls a container started that has no FIFO. */
+    if (fd < 0 || unlink(path) < 0 || write(fd, "", 1) < 0)
+        return err_sys(err, errno, "start init by %s", path);
+    return 0;
+}
+
+int crun_forget(const char *root, const char *id, struct err *err)
+{
+    AUTO_FREE char *state = str_format("%s/%s", root, id);
+    int r = dir_remove(state);
+
+    return r < 0 ? err_sys(err, -r, "remove %s", state) : 0;
+}
+
 int crun_delete(struct ctx *ctx, struct crun *crun, const char *id, bool force, struct err *err)
 {
     AUTO_FREE char *state = str_format(CRUN_STATE "/%s", id);

@@ -43,6 +43,12 @@ struct crun_start {
 int crun_start_process(struct ctx *ctx, struct crun *crun, const struct crun_start *s,
                        pid_t *ret_pid, int *ret_master, struct err *err);
 int crun_start(struct ctx *ctx, struct crun *crun, const char *id, struct err *err);
+/* What `crun start` and `crun delete` do for a container that has no hooks, without a process,
+ * which would first parse the container's spec again: one writes to the FIFO that init waits for
+ * (ERR_UNAVAILABLE if it has exited), the other removes crun's directory of a container whose
+ * processes and cgroup are gone (missing is success). root: CRUN_STATE. Neither waits. */
+int crun_release(const char *root, const char *id, struct err *err);
+int crun_forget(const char *root, const char *id, struct err *err);
 /* A container that crun does not know is success. force: also kills. */
 int crun_delete(struct ctx *ctx, struct crun *crun, const char *id, bool force, struct err *err);
 /* resources: OCI LinuxResources as JSON text. */

@@ -1,7 +1,12 @@
+#include "base/fd.h"
 #include "base/str.h"
 #include "guest/runtime/crun.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
+#include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static void means(const char *text, enum err_code code, const char *message)
 {
@@ -78,4 +83,38 @@ TEST(the_last_error_of_the_log_counts)
     ASSERT_STR(text, "second \"x\"");
     ASSERT(!crun_log_error(""));
     ASSERT(!crun_log_error("\n\n"));
+}
+
+TEST(init_is_released_through_its_fifo_once)
+{
+    struct err err = ERR_INIT;
+    char byte = 'x';
+    TEMPDIR(p);
+
+    AUTO_FREE char *fifo = str_format("%s/c1/exec.fifo", p.dir);
+
+    ASSERT_EQ(mkdir(tempdir_path(&p, "c1"), 0700), 0);
+    ASSERT_EQ(mkfifo(fifo, 0600), 0);
+    ASSERT_FAIL(crun_release(p.dir, "c1", &err), err, ERR_UNAVAILABLE); /* no init reads */
+    ASSERT_EQ(err.reason, REASON_WRONG_STATE);
+
+    AUTO_FD int init = open(fifo, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    ASSERT(init >= 0);
+    err_clear(&err);
+    ASSERT_OK(crun_release(p.dir, "c1", &err), err);
+    ASSERT_EQ(read(init, &byte, 1), 1);
+    ASSERT(access(fifo, F_OK) < 0);
+    ASSERT(crun_release(p.dir, "c1", &err) < 0);
+}
+
+TEST(what_crun_knows_of_a_container_is_removed)
+{
+    struct err err = ERR_INIT;
+    TEMPDIR(p);
+
+    ASSERT_EQ(mkdir(tempdir_path(&p, "c1"), 0700), 0);
+    ASSERT_EQ(file_write(tempdir_path(&p, "c1/status"), "{}", 2, 0600), 0);
+    ASSERT_OK(crun_forget(p.dir, "c1", &err), err);
+    ASSERT(access(tempdir_path(&p, "c1"), F_OK) < 0);
+    ASSERT_OK(crun_forget(p.dir, "c1", &err), err);
 }

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,9 +52,10 @@ static void put_cpu(struct jsw *w, const char *stat)
     jsw_end_obj(w);
 }
 
-/* What version 1 calls it, twice -> what version 2's memory.stat calls it. */
+/* What version 1 calls it, twice -> what version 2's memory.stat calls it; where version 1 lacks
+ * it, what containerd's version 2 metrics call it. */
 static const struct {
-    const char *to, *total, *from;
+    const char *to, *total, *from, *v2;
 } memory_keys[] = {
     { "cache", "total_cache", "file" },
     { "rss", "total_rss", "anon" },
@@ -68,19 +70,32 @@ static const struct {
     { "inactive_file", "total_inactive_file", "inactive_file" },
     { "active_file", "total_active_file", "active_file" },
     { "unevictable", "total_unevictable", "unevictable" },
+    { .from = "kernel_stack" }, /* version 1 has these two elsewhere */
+    { .from = "sock" },
+    { .v2 = "slab", .from = "slab" },
+    { .v2 = "shmem", .from = "shmem" },
+    { .v2 = "slab_reclaimable", .from = "slab_reclaimable" },
+    { .v2 = "slab_unreclaimable", .from = "slab_unreclaimable" },
+    { .v2 = "pgscan", .from = "pgscan" },
+    { .v2 = "pgsteal", .from = "pgsteal" },
+    { .v2 = "thp_fault_alloc", .from = "thp_fault_alloc" },
+    { .v2 = "thp_collapse_alloc", .from = "thp_collapse_alloc" },
 };
+enum { KERNEL_STACK = 13, SOCK, MEMORY_KEYS = ARRAY_LEN(memory_keys) };
 
 /* Finds all memory_keys in one pass, because the file has 50 lines and the CPU may be emulated. */
-static void read_memory_keys(const char *text, uint64_t values[ARRAY_LEN(memory_keys)])
+static void read_memory_keys(const char *text, uint64_t values[MEMORY_KEYS])
 {
     for (const char *line = text; line && *line;) {
-        const char *space = strchr(line, ' '), *end = strchr(line, '\n');
+        const char *space = strchr(line, ' '), *end = space ? strchr(space, '\n') : NULL;
+        size_t len = space ? (size_t)(space - line) : 0;
 
-        for (size_t i = 0; space && i < ARRAY_LEN(memory_keys); i++) {
+        for (size_t i = 0; i < MEMORY_KEYS && len > 0; i++) {
             const char *key = memory_keys[i].from;
-            if (line[0] == key[0] && strncmp(line, key, (size_t)(space - line)) == 0 &&
-                key[space - line] == '\0')
+            if (line[0] == key[0] && strncmp(line, key, len) == 0 && key[len] == '\0') {
                 values[i] = strtoull(space + 1, NULL, 10);
+                break;
+            }
         }
         line = end ? end + 1 : NULL;
     }
@@ -95,24 +110,23 @@ static void put_entry(struct jsw *w, const char *key, uint64_t limit, uint64_t u
     jsw_end_obj(w);
 }
 
-static void put_memory(struct jsw *w, const struct metrics_files *f)
+static void put_memory(struct jsw *w, const struct metrics_files *f,
+                       const uint64_t values[MEMORY_KEYS])
 {
     uint64_t limit = number(f->memory_max), swap_limit = number(f->swap_max);
-    uint64_t values[ARRAY_LEN(memory_keys)] = { 0 };
 
-    read_memory_keys(f->memory_stat, values);
     jsw_obj(w, "memory");
-    for (size_t i = 0; i < ARRAY_LEN(memory_keys); i++)
+    for (size_t i = 0; i < KERNEL_STACK; i++)
         put(w, memory_keys[i].to, values[i]);
     put(w, "hierarchical_memory_limit", limit);
     put(w, "hierarchical_swap_limit", swap_limit);
     /* Version 2 counts with children: the same numbers under both names. */
-    for (size_t i = 0; i < ARRAY_LEN(memory_keys); i++)
+    for (size_t i = 0; i < KERNEL_STACK; i++)
         put(w, memory_keys[i].total, values[i]);
     put_entry(w, "usage", limit, number(f->memory_current), number(f->memory_peak));
     put_entry(w, "swap", swap_limit, number(f->swap_current), number(f->swap_peak));
-    put_entry(w, "kernel", 0, cgroup_keyed(f->memory_stat, "kernel_stack"), 0);
-    put_entry(w, "kernel_tcp", 0, cgroup_keyed(f->memory_stat, "sock"), 0);
+    put_entry(w, "kernel", 0, values[KERNEL_STACK], 0);
+    put_entry(w, "kernel_tcp", 0, values[SOCK], 0);
     jsw_end_obj(w);
 }
 
@@ -192,13 +206,11 @@ static void put_keys(struct jsw *w, const char *text, const char *const *keys, s
         put(w, keys[i], cgroup_keyed(text, keys[i]));
 }
 
-static void put_v2(struct jsw *w, const struct metrics_files *f)
+static void put_v2(struct jsw *w, const struct metrics_files *f, const uint64_t values[MEMORY_KEYS])
 {
-    static const char *const
-        events[] = { "low", "high", "max", "oom", "oom_kill", "oom_group_kill" },
-        *const of_memory[] = { "slab",   "shmem",   "slab_reclaimable", "slab_unreclaimable",
-                               "pgscan", "pgsteal", "thp_fault_alloc",  "thp_collapse_alloc" },
-        *const of_cpu[] = { "nr_bursts", "burst_usec" };
+    static const char
+        *const events[] = { "low", "high", "max", "oom", "oom_kill", "oom_group_kill" },
+               *const of_cpu[] = { "nr_bursts", "burst_usec" };
 
     if (!f->memory_events && !f->memory_pressure)
         return;
@@ -208,7 +220,8 @@ static void put_v2(struct jsw *w, const struct metrics_files *f)
     put_pressure(w, f->cpu_pressure);
     jsw_end_obj(w);
     jsw_obj(w, "memory");
-    put_keys(w, f->memory_stat, of_memory, ARRAY_LEN(of_memory));
+    for (size_t i = SOCK + 1; i < MEMORY_KEYS; i++)
+        put(w, memory_keys[i].v2, values[i]);
     put_pressure(w, f->memory_pressure);
     jsw_end_obj(w);
     jsw_obj(w, "io");
@@ -222,8 +235,10 @@ static void put_v2(struct jsw *w, const struct metrics_files *f)
 
 char *metrics_json(const struct metrics_files *f)
 {
+    uint64_t values[MEMORY_KEYS] = { 0 };
     struct jsw w;
 
+    read_memory_keys(f->memory_stat, values);
     jsw_init(&w, JSW_HTML);
     jsw_obj(&w, NULL);
     jsw_obj(&w, "pids");
@@ -231,67 +246,91 @@ char *metrics_json(const struct metrics_files *f)
     put(&w, "limit", number(f->pids_max));
     jsw_end_obj(&w);
     put_cpu(&w, f->cpu_stat);
-    put_memory(&w, f);
+    put_memory(&w, f, values);
     put_blkio(&w, f->io_stat);
     jsw_obj(&w, "rdma");
     jsw_end_obj(&w);
     jsw_obj(&w, "memory_oom_control");
     put(&w, "oom_kill", cgroup_keyed(f->memory_events, "oom_kill"));
     jsw_end_obj(&w);
-    put_v2(&w, f);
+    put_v2(&w, f, values);
     jsw_end_obj(&w);
     return jsw_take(&w, NULL);
 }
 
-/* Puts the file's text at texts + *used, of FILES_MAX. Each file is one record, which one read
- * yields. */
-static const char *read_file(int dir, const char *name, char *texts, size_t *used)
-{
-    AUTO_FD int fd = openat(dir, name, O_RDONLY | O_CLOEXEC);
-    size_t room = FILES_MAX - *used - 1;
-    ssize_t n = fd < 0 ? -1 : read(fd, texts + *used, room);
-    const char *text = texts + *used;
+/* --- the files --- */
 
-    if (n < 0 || (size_t)n == room)
-        return NULL;
-    texts[*used + (size_t)n] = '\0';
-    *used += (size_t)n + 1;
-    return text;
+static const struct {
+    const char *name;
+    size_t offset; /* in struct metrics_files */
+} files[] = {
+    { "memory.current", offsetof(struct metrics_files, memory_current) },
+    { "memory.max", offsetof(struct metrics_files, memory_max) },
+    { "memory.peak", offsetof(struct metrics_files, memory_peak) },
+    { "memory.stat", offsetof(struct metrics_files, memory_stat) },
+    { "memory.events", offsetof(struct metrics_files, memory_events) },
+    { "memory.swap.current", offsetof(struct metrics_files, swap_current) },
+    { "memory.swap.max", offsetof(struct metrics_files, swap_max) },
+    { "memory.swap.peak", offsetof(struct metrics_files, swap_peak) },
+    { "cpu.stat", offsetof(struct metrics_files, cpu_stat) },
+    { "pids.current", offsetof(struct metrics_files, pids_current) },
+    { "pids.max", offsetof(struct metrics_files, pids_max) },
+    { "io.stat", offsetof(struct metrics_files, io_stat) },
+    { "cpu.pressure", offsetof(struct metrics_files, cpu_pressure) },
+    { "memory.pressure", offsetof(struct metrics_files, memory_pressure) },
+    { "io.pressure", offsetof(struct metrics_files, io_pressure) },
+};
+
+struct metrics {
+    int fds[ARRAY_LEN(files)]; /* -1: there is no such file */
+};
+
+int metrics_open(const char *cgroup_dir, struct metrics **ret, struct err *err)
+{
+    AUTO_FD int dir = open(cgroup_dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    AUTO(metrics_close) struct metrics *m = mem_new(struct metrics);
+
+    memset(m->fds, -1, sizeof(m->fds));
+    if (dir < 0 && errno == ENOENT)
+        return err_set(err, ERR_NOT_FOUND, "cgroup %s is gone", cgroup_dir);
+    if (dir < 0)
+        return err_sys(err, errno, "open cgroup %s", cgroup_dir);
+    /* A controller that the kernel lacks has no files; its numbers are left out. */
+    for (size_t i = 0; i < ARRAY_LEN(files); i++) {
+        m->fds[i] = openat(dir, files[i].name, O_RDONLY | O_CLOEXEC);
+        if (m->fds[i] < 0 && errno != ENOENT)
+            return err_sys(err, errno, "open cgroup %s: %s", cgroup_dir, files[i].name);
+    }
+    *ret = TAKE_PTR(m);
+    return 0;
 }
 
-int metrics_read(const char *cgroup_dir, char **ret_json, struct err *err)
+void metrics_close(struct metrics *m)
 {
-    struct metrics_files f = { 0 };
-    const struct {
-        const char *name, **to;
-    } files[] = {
-        { "memory.current", &f.memory_current },
-        { "memory.max", &f.memory_max },
-        { "memory.peak", &f.memory_peak },
-        { "memory.stat", &f.memory_stat },
-        { "memory.events", &f.memory_events },
-        { "memory.swap.current", &f.swap_current },
-        { "memory.swap.max", &f.swap_max },
-        { "memory.swap.peak", &f.swap_peak },
-        { "cpu.stat", &f.cpu_stat },
-        { "pids.current", &f.pids_current },
-        { "pids.max", &f.pids_max },
-        { "io.stat", &f.io_stat },
-        { "cpu.pressure", &f.cpu_pressure },
-        { "memory.pressure", &f.memory_pressure },
-        { "io.pressure", &f.io_pressure },
-    };
-    AUTO_FD int dir = open(cgroup_dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    for (size_t i = 0; m && i < ARRAY_LEN(files); i++)
+        fd_close(m->fds[i]);
+    free(m);
+}
 
-    if (dir < 0 && errno != ENOENT) /* a failure other than ENOENT: the container still exists */
-        return err_sys(err, errno, "open cgroup %s", cgroup_dir);
-    if (dir < 0)
-        return err_set(err, ERR_NOT_FOUND, "cgroup %s is gone", cgroup_dir);
+int metrics_read(const struct metrics *m, char **ret_json, struct err *err)
+{
     AUTO_FREE char *texts = mem_alloc(FILES_MAX);
+    struct metrics_files f = { 0 };
     size_t used = 0;
-    /* A controller that the kernel lacks has no files; its numbers are left out. */
-    for (size_t i = 0; i < ARRAY_LEN(files); i++)
-        *files[i].to = read_file(dir, files[i].name, texts, &used);
+
+    for (size_t i = 0; i < ARRAY_LEN(files); i++) {
+        size_t room = FILES_MAX - used - 1;
+        /* Each file is one record, which one read yields. Some cannot be read (EOPNOTSUPP). */
+        ssize_t n = m->fds[i] < 0 ? -1 : pread(m->fds[i], texts + used, room, 0);
+
+        if (m->fds[i] >= 0 && n < 0 && errno == ENODEV)
+            return err_set(err, ERR_NOT_FOUND, "the cgroup is gone");
+        if (n < 0 || (size_t)n == room)
+            continue;
+        *(const char **)((char *)&f + files[i].offset) = texts + used;
+        used += (size_t)n;
+        texts[used++] = '\0';
+    }
     *ret_json = metrics_json(&f);
     return 0;
 }

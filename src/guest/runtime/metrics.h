@@ -3,8 +3,10 @@
  * (docs/reference/gcs-protocol.md §4.9). Values that version 1 lacks are in "v2", with the names of
  * containerd's version 2 metrics. Never waits. */
 #pragma once
+#include "base/mem.h"
 
 struct err;
+struct metrics;
 
 /* The texts of the cgroup's files; NULL or "" for one that is missing. */
 struct metrics_files {
@@ -16,5 +18,12 @@ struct metrics_files {
 
 /* JSON text of LCOWMetrics; zero fields are left out, as Go does. Caller frees. */
 char *metrics_json(const struct metrics_files *f);
-/* The same of a cgroup's directory. ERR_NOT_FOUND if it is gone. */
-int metrics_read(const char *cgroup_dir, char **ret_json, struct err *err);
+
+/* The open files of a cgroup: to open them again for each read would take most of its time. The
+ * kernel keeps about 60 KiB for them. ERR_NOT_FOUND if the cgroup is gone. Caller closes. */
+int metrics_open(const char *cgroup_dir, struct metrics **ret, struct err *err);
+void metrics_close(struct metrics *m);
+AUTO_DEFINE(struct metrics *, metrics_close);
+/* The same JSON text of them, as they are now. ERR_NOT_FOUND if the cgroup is gone. Caller frees.
+ */
+int metrics_read(const struct metrics *m, char **ret_json, struct err *err);

@@ -4,6 +4,7 @@
 #include "harness/tempdir.h"
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 TEST(every_field_is_translated_to_version_1)
 {
@@ -95,23 +96,44 @@ TEST(huge_times_do_not_wrap)
 
 TEST(a_cgroup_is_read_by_its_directory)
 {
-    AUTO_FREE char *json = NULL;
+    AUTO(metrics_close) struct metrics *m = NULL;
+    AUTO_FREE char *json = NULL, *again = NULL;
     struct err err = ERR_INIT;
     TEMPDIR(p);
 
-    ASSERT_FAIL(metrics_read(tempdir_path(&p, "none"), &json, &err), err, ERR_NOT_FOUND);
+    ASSERT_FAIL(metrics_open(tempdir_path(&p, "none"), &m, &err), err, ERR_NOT_FOUND);
     ASSERT_EQ(file_write(tempdir_path(&p, "pids.current"), "3\n", 2, 0644), 0);
-    ASSERT_OK(metrics_read(p.dir, &json, &err), err);
+    ASSERT_OK(metrics_open(p.dir, &m, &err), err);
+    ASSERT_OK(metrics_read(m, &json, &err), err);
     ASSERT_HAS(json, "\"pids\":{\"current\":3}");
+    ASSERT_EQ(file_write(tempdir_path(&p, "pids.current"), "41\n", 3, 0644), 0);
+    ASSERT_OK(metrics_read(m, &again, &err), err);
+    ASSERT_HAS(again, "\"pids\":{\"current\":41}");
+}
 
+TEST(files_that_cannot_be_opened_are_an_error_and_not_left_out)
+{
+    AUTO(metrics_close) struct metrics *m = NULL;
+    struct err err = ERR_INIT, second = ERR_INIT;
     struct rlimit old, none = { 0 };
-    AUTO_FREE char *unread = NULL;
+    TEMPDIR(p);
 
+    ASSERT_EQ(file_write(tempdir_path(&p, "pids.current"), "3\n", 2, 0644), 0);
     ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &old), 0);
     none.rlim_max = old.rlim_max;
     ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
-    int r = metrics_read(p.dir, &unread, &err);
+    int r = metrics_open(p.dir, &m, &err);
+    int free_fd = dup(2); /* fails: the limit is 0 */
     ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &old), 0);
-    ASSERT(r < 0);
-    ASSERT_EQ(err.reason, REASON_TOO_MANY_FILES);
+    ASSERT(r < 0 && free_fd < 0 && err.reason == REASON_TOO_MANY_FILES);
+
+    /* Room for the directory, but not for its files. */
+    int next = dup(2);
+    ASSERT(next >= 0);
+    close(next);
+    none.rlim_cur = (rlim_t)next + 1;
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+    r = metrics_open(p.dir, &m, &second);
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &old), 0);
+    ASSERT(r < 0 && second.reason == REASON_TOO_MANY_FILES);
 }

@@ -330,7 +330,8 @@ TEST_VIRTUAL(statistics_are_asked_for_and_come_as_a_tree)
     go(&t, &c, stats_main);
     expect(&t, BRIDGE_GET_PROPERTIES, &f);
     ASSERT_HAS(f.body, "\"ContainerId\":\"c1\"");
-    ASSERT_HAS(f.body, "\"Query\":\"{\\\"PropertyTypes\\\":[\\\"Statistics\\\"]}\"");
+    ASSERT_HAS(f.body,
+               "\"Query\":\"{\\\"PropertyTypes\\\":[\\\"Statistics\\\",\\\"Scratch\\\"]}\"");
     reply(&t, &f,
           "{\"Result\":0,\"Properties\":\"{\\\"LCOWMetrics\\\":{\\\"a\\\":1},"
           "\\\"ScratchBytes\\\":7}\"}");
@@ -338,6 +339,33 @@ TEST_VIRTUAL(statistics_are_asked_for_and_come_as_a_tree)
     ASSERT_OK(c.r, c.err);
     ASSERT_EQ(json_integer_value(js_get(c.metrics, "a")), 1);
     ASSERT_EQ(c.scratch, 7);
+    json_decref(c.metrics);
+    free(f.body);
+    bench_close(&t);
+}
+
+static void stats_alone_main(void *arg)
+{
+    struct calling *c = arg;
+
+    c->r = c->bench->g->ops->read_stats(c->ctx, c->bench->g, "c1", &c->metrics, NULL, &c->err);
+    c->done = true;
+}
+
+TEST_VIRTUAL(statistics_alone_do_not_ask_for_the_scratch_disk)
+{
+    struct bench t = { 0 };
+    struct calling c = { 0 };
+    struct frame f;
+
+    bench_connect(&t, ctx);
+    go(&t, &c, stats_alone_main);
+    expect(&t, BRIDGE_GET_PROPERTIES, &f);
+    ASSERT_HAS(f.body, "\"Query\":\"{\\\"PropertyTypes\\\":[\\\"Statistics\\\"]}\"");
+    reply(&t, &f, "{\"Result\":0,\"Properties\":\"{\\\"LCOWMetrics\\\":{\\\"a\\\":1}}\"}");
+    settle(&t);
+    ASSERT_OK(c.r, c.err);
+    ASSERT_EQ(json_integer_value(js_get(c.metrics, "a")), 1);
     json_decref(c.metrics);
     free(f.body);
     bench_close(&t);

@@ -118,8 +118,8 @@ struct guest_ops {
                           int signo, struct err *err);
     int (*resize_console)(struct ctx *ctx, struct guest *g, const char *container, uint32_t pid,
                           uint16_t rows, uint16_t cols, struct err *err);
-    /* LCOWMetrics of a container, and what it uses of the scratch disk. ERR_NOT_FOUND if the guest
-     * has no metrics. Caller unrefs *ret_metrics. */
+    /* LCOWMetrics of a container and, unless that is NULL, what it uses of the scratch disk.
+     * ERR_NOT_FOUND if the guest has no metrics. Caller unrefs *ret_metrics. */
     int (*read_stats)(struct ctx *ctx, struct guest *g, const char *container, json_t **ret_metrics,
                       uint64_t *ret_scratch_bytes, struct err *err);
     /* All processes of a container, by pid, each once, at most GUEST_LIST_MAX. Caller frees *ret.

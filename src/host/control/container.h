@@ -104,6 +104,8 @@ int container_update(struct ctx *ctx, struct container *c, const char *resources
 /* LCOWMetrics of the guest; the last known ones once it has stopped. Caller unrefs, changes
  * nothing. */
 int container_stats(struct ctx *ctx, struct container *c, json_t **ret, struct err *err);
+/* Asks the guest what it uses of the scratch disk, which container_describe() then shows. */
+void container_measure(struct ctx *ctx, struct container *c);
 
 /* A process of the container, known from the guest; strings borrowed. */
 struct container_listed {

@@ -119,12 +119,8 @@ void registry_measure(struct ctx *ctx, struct registry *r)
     struct ctx limited = ctx_with_timeout(ctx, MEASURE_LIMIT);
     AUTO(registry_release_all) struct container **all = registry_all(r);
 
-    for (struct container **c = all; *c; c++) {
-        AUTO(json_decref) json_t *ignored = NULL;
-        struct err none = ERR_INIT; /* it stays as it was known */
-
-        (void)container_stats(&limited, *c, &ignored, &none);
-    }
+    for (struct container **c = all; *c; c++)
+        container_measure(&limited, *c);
 }
 
 char *registry_inspect(struct registry *r)
