@@ -425,6 +425,17 @@ void loop_changes_free(struct loop_changes *c)
 
 /* --- looking at it --- */
 
+void loop_each_fiber(const struct loop *loop,
+                     bool (*fn)(void *arg, const char *name, const char *why), void *arg)
+{
+    for (const struct list *pos = loop->fibers.next; pos != &loop->fibers; pos = pos->next) {
+        const struct fiber *f = LIST_ENTRY(pos, struct fiber, in_all);
+
+        if (f != loop->current && !fn(arg, f->name, f->why))
+            return;
+    }
+}
+
 void loop_dump(const struct loop *loop, struct sbuf *out)
 {
     uint64_t now = loop_now(loop);
