@@ -14,6 +14,7 @@
 struct ctx;
 struct err;
 struct guest;
+struct saved;
 typedef struct json_t json_t;
 struct stream;
 
@@ -100,6 +101,10 @@ struct guest_ops {
      * close it also ends the guest's own fibers: nothing touches the VMM from then on. */
     int (*drain_log)(struct ctx *ctx, struct guest *g, struct err *err);
     void (*free)(struct guest *g);
+    /* A guest that is connected, and of whose calls only waits (wait_process, wait_oom) are
+     * outstanding, for saved.h. Reading: into a new object, instead of prepare and connect. NULL:
+     * it cannot be saved. */
+    void (*saved)(struct guest *g, struct saved *s);
 
     bool (*connected)(const struct guest *g);
     /* Age of the oldest outstanding call in ns, 0 if none; waits for processes do not count. */

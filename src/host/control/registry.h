@@ -23,6 +23,7 @@ struct io_hub;
 struct ledger;
 struct loop;
 struct pod;
+struct saved;
 struct sandbox;
 struct span_sink;
 struct spec;
@@ -116,3 +117,7 @@ int registry_yield(struct registry *r, struct ledger *ledger, struct err *err);
 int registry_set_cpu_group(struct ctx *ctx, struct registry *r, const char *name, struct err *err);
 /* The list of containers has changed, which the file beside the ledger repeats. */
 void registry_update_run_file(struct registry *r);
+
+/* registry_save.c: all there is in the shim, for saved.h. It must be settled (settled.h). Reading:
+ * into a new registry. */
+void registry_saved(struct saved *s, struct registry *r);
