@@ -28,11 +28,13 @@ struct vmm_listener;
 #define BRIDGE_QUOTE_MAX 160             /* of the guest's words in an error */
 #define BRIDGE_WHY_MAX 200
 
-/* A request whose answer is awaited; on the caller's stack. */
+/* A request whose answer is awaited; on the caller's stack, or allocated if it is parked. */
 struct bridge_call {
     struct list node;
     uint64_t id, since_ns;
     bool counts; /* as outstanding; a wait for a process does not */
+    bool waits;  /* has the id of a wait (guest.h) */
+    bool parked; /* such a wait, between reading the saved bridge and its caller's return */
     bool done;
     char *payload;
     size_t len;
@@ -102,12 +104,18 @@ struct ctx bridge_enter(struct ctx *ctx, struct bridge *b, struct bridge_user *u
 void bridge_leave(struct bridge_user *u);
 
 /* bridge_wire.c */
+void bridge_call_free(struct bridge_call *c); /* a parked one */
 /* Takes stream; starts reader and writer. */
 void bridge_wire_start(struct bridge *b, struct stream *stream);
 /* Sends r and waits for its answer. limit_ns 0: as long as ctx allows. Release *ret if 0. A
  * refusal by the guest is an error too, quoting it. */
 int bridge_call(struct ctx *ctx, struct bridge *b, const struct bridge_request *r,
                 uint64_t limit_ns, bool counts, struct bridge_response *ret, struct err *err);
+/* As bridge_call, for what may take as long as the container lives (guest.h, wait_id). what: for
+ * the list of fibers. */
+int bridge_wait(struct ctx *ctx, struct bridge *b, const struct bridge_request *r,
+                uint64_t limit_ns, const char *what, uint64_t *wait_id, struct bridge_response *ret,
+                struct err *err);
 /* What close must undo in here. */
 void bridge_wire_close(struct bridge *b);
 

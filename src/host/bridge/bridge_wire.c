@@ -19,6 +19,13 @@ static void frame_free(struct bridge_frame *f)
     free(f);
 }
 
+void bridge_call_free(struct bridge_call *c)
+{
+    list_remove(&c->node);
+    free(c->payload);
+    free(c);
+}
+
 static void stream_unref(struct bridge *b)
 {
     if (--b->stream_users == 0)
@@ -363,10 +370,36 @@ static int take_answer(struct bridge *b, struct bridge_call *c, const struct bri
     return 0;
 }
 
-int bridge_call(struct ctx *ctx, struct bridge *b, const struct bridge_request *r,
-                uint64_t limit_ns, bool counts, struct bridge_response *ret, struct err *err)
+/* The wait of this id, whose request was sent before the bridge was saved. */
+static int adopt(struct bridge *b, uint64_t id, struct bridge_call *c, struct err *err)
 {
-    struct bridge_call c = { .id = b->next_id, .since_ns = loop_now(b->loop), .counts = counts };
+    LIST_FOR (struct bridge_call, p, &b->calls, node) {
+        if (p->id != id || !p->parked)
+            continue;
+        list_remove(&p->node);
+        *c = *p;
+        c->parked = false;
+        free(p);
+        return 0;
+    }
+    return err_set(err, ERR_STATE, "request %llu is not outstanding", (unsigned long long)id);
+}
+
+static int send_call(const struct ctx *ctx, struct bridge *b, const struct bridge_request *r,
+                     const struct trace *t, struct bridge_call *c, struct err *err)
+{
+    c->id = b->next_id;
+    if (enqueue(ctx, b, r, t, c->id, err) < 0)
+        return -1;
+    b->next_id++;
+    return 0;
+}
+
+/* wait_id: NULL for a call that is not a wait. */
+static int run_call(struct ctx *ctx, struct bridge *b, const struct bridge_request *r,
+                    uint64_t limit_ns, struct bridge_call c, const char *what, uint64_t *wait_id,
+                    struct bridge_response *ret, struct err *err)
+{
     const char *message = bridge_message_name(r->type);
     struct bridge_user user;
     int waited = 0;
@@ -380,9 +413,11 @@ int bridge_call(struct ctx *ctx, struct bridge *b, const struct bridge_request *
     span.kind = SPAN_CLIENT;
     if (r->type == BRIDGE_MODIFY_SETTINGS)
         span_attr(span.ctx, "resource", bridge_resource_name(r->modify.resource));
-    if (enqueue(ctx, b, r, &span.trace, c.id, err) < 0)
+    if (wait_id && *wait_id ? adopt(b, *wait_id, &c, err) < 0
+                            : send_call(ctx, b, r, &span.trace, &c, err) < 0)
         return err_wrap(err, "%s", message);
-    b->next_id++;
+    if (wait_id)
+        *wait_id = c.id;
     waitq_init(&c.q);
     list_append(&b->calls, &c.node);
 
@@ -390,9 +425,11 @@ int bridge_call(struct ctx *ctx, struct bridge *b, const struct bridge_request *
     struct ctx inner = bridge_enter(limit_ns ? &limited : ctx, b, &user);
 
     while (!c.done && waited == 0)
-        waited = waitq_wait(&inner, &c.q, "an answer of the guest", err);
+        waited = waitq_wait(&inner, &c.q, what, err);
     bridge_leave(&user);
     list_remove(&c.node);
+    if (wait_id)
+        *wait_id = 0;
     if (c.done) {
         err_clear(err);
         if (log_on(LOG_TRACE))
@@ -401,4 +438,21 @@ int bridge_call(struct ctx *ctx, struct bridge *b, const struct bridge_request *
     }
     abandon(b, c.id);
     return b->closed ? gone(b, message, err) : err_wrap(err, "%s", message);
+}
+
+int bridge_call(struct ctx *ctx, struct bridge *b, const struct bridge_request *r,
+                uint64_t limit_ns, bool counts, struct bridge_response *ret, struct err *err)
+{
+    const struct bridge_call c = { .since_ns = loop_now(b->loop), .counts = counts };
+
+    return run_call(ctx, b, r, limit_ns, c, "an answer of the guest", NULL, ret, err);
+}
+
+int bridge_wait(struct ctx *ctx, struct bridge *b, const struct bridge_request *r,
+                uint64_t limit_ns, const char *what, uint64_t *wait_id, struct bridge_response *ret,
+                struct err *err)
+{
+    const struct bridge_call c = { .since_ns = loop_now(b->loop), .waits = true };
+
+    return run_call(ctx, b, r, limit_ns, c, what, wait_id, ret, err);
 }

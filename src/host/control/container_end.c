@@ -36,7 +36,9 @@ static void watch_oom(struct ctx *ctx, struct container *c)
 
     AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->p.pod->vm, "watch for OOM", &err);
 
-    while (in && oom && in->guest->ops->wait_oom(ctx, in->guest, c->p.guest_id, &oom, &err) == 0) {
+    while (in && oom &&
+           in->guest->ops->wait_oom(ctx, in->guest, c->p.guest_id, &oom, &c->oom_wait_id, &err) ==
+               0) {
         if (oom) {
             if (bucket_try(&rate, CONTAINER_OOM_EVERY_S, loop_now(ctx->loop)))
                 publish_oom(c);

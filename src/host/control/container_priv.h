@@ -90,6 +90,7 @@ struct container {
     struct cgroup *cgroup;
     struct anchor *anchor;
     bool anchor_watched, oom_watched; /* by a fiber */
+    uint64_t oom_wait_id;             /* guest.h */
     bool anchor_lost;                 /* killed by somebody else */
     struct hooks *hooks;              /* of its spec; NULL: none */
     bool hooks_begun;                 /* and those of poststop have not */

@@ -292,7 +292,7 @@ static int await_exit(struct ctx *ctx, struct process *p, uint32_t *ret_code, st
     AUTO(vm_leave) const struct vm_parts *in = vm_enter(p->pod->vm, "wait for a process", err);
 
     return in ? in->guest->ops->wait_process(ctx, in->guest, p->guest_id, p->guest_pid,
-                                             GUEST_WAIT_FOREVER, ret_code, err)
+                                             GUEST_WAIT_FOREVER, ret_code, &p->wait_id, err)
               : -1;
 }
 

@@ -28,6 +28,7 @@ struct process {
     bool stdin_closed;
     uint16_t rows, cols; /* asked for before the start */
     uint32_t guest_pid, pid;
+    uint64_t wait_id; /* guest.h */
     uint32_t exit_status;
     uint64_t exited_wall_ns;
     struct io *io;
