@@ -63,7 +63,7 @@ static void leftover_saved(struct saved *s, uint32_t field, struct io *io, struc
         return;
     if (saved_reads(s)) {
         *l = mem_new(struct io_leftover);
-        **l = (struct io_leftover){ .io = io };
+        **l = (struct io_leftover){ .io = io, .read_end = -1, .write_end = -1, .watch = -1 };
     }
     saved_fd(s, 1, "the reading end of a FIFO", &(*l)->read_end);
     saved_fd(s, 2, "the writing end of a FIFO", &(*l)->write_end);
@@ -81,7 +81,7 @@ static void pump_saved(struct saved *s, uint32_t field, struct io *io, int which
         return;
     if (saved_reads(s)) {
         p = io->pumps[which] = mem_new(struct io_pump);
-        *p = (struct io_pump){ .io = io, .which = which };
+        *p = (struct io_pump){ .io = io, .which = which, .from = -1, .to = -1 };
     }
     saved_fd(s, 1, "where a file of stdio is copied from", &p->from);
     saved_fd(s, 2, "where a file of stdio is copied to", &p->to);

@@ -487,6 +487,29 @@ TEST(a_reader_that_was_away_gets_the_rest)
     ASSERT_EQ(io_lost_bytes(w.io), 0);
 }
 
+TEST(both_outputs_may_have_a_rest)
+{
+    WORLD(w);
+    fifos(&w, 6);
+    step(&w, open_io);
+    step(&w, attach_io);
+    ASSERT_EQ(write(w.guest[1], "one", 3), 3);
+    ASSERT_EQ(write(w.guest[2], "two", 3), 3);
+    fd_close(TAKE_FD(w.guest[1]));
+    fd_close(TAKE_FD(w.guest[2]));
+    step(&w, NULL);
+    upgrade(&w);
+    for (int i = 1; i < 3; i++) {
+        AUTO_FD int out = client(&w, i);
+        char buf[4] = "";
+
+        step(&w, NULL);
+        ASSERT_EQ(read(out, buf, 3), 3);
+        ASSERT_STR(buf, i == 1 ? "one" : "two");
+        expect_end(&w, out);
+    }
+}
+
 /* The reader opens the FIFO after the document was written: the next program must see it. */
 TEST(a_reader_that_comes_during_the_change_gets_the_rest)
 {
@@ -542,6 +565,28 @@ TEST(a_file_gets_every_byte_once)
     ASSERT(take_up_to(&w, file, UINT64_MAX));
 }
 
+TEST(each_output_has_its_own_file)
+{
+    WORLD(w);
+    AUTO_FREE char *out = str_format("file://%s", w.paths[1]),
+                   *err = str_format("file://%s", w.paths[2]), *text = NULL;
+    size_t len;
+
+    w.spec.out = out;
+    w.spec.err = err;
+    step(&w, open_io);
+    step(&w, attach_io);
+    upgrade(&w);
+    ASSERT_EQ(w.io->outputs, 4);
+    ASSERT_EQ(write(w.guest[2], "to stderr", 9), 9);
+    fd_close(TAKE_FD(w.guest[1]));
+    fd_close(TAKE_FD(w.guest[2]));
+    step(&w, NULL);
+    ASSERT_EQ(w.io->outputs, 0);
+    ASSERT_EQ(file_read_all(w.paths[2], 4096, &text, &len), 0);
+    ASSERT_STR(text, "to stderr");
+}
+
 TEST(a_file_as_input_continues_where_it_was)
 {
     WORLD(w);
@@ -579,67 +624,180 @@ TEST(a_full_disk_is_remembered)
 
 /* --- log drivers --- */
 
-TEST(a_log_driver_continues_and_its_end_is_seen)
-{
-    WORLD(w);
+struct driven {
     struct fibers drivers;
-    struct err err = ERR_INIT;
     struct ledger *ledger;
-    AUTO_FREE char *dir = str_format("%s/ns/vm", w.temp.dir), *text = NULL, *uri = NULL;
-    size_t len;
+    char *uris[2];
+};
+
+/* One driver for both outputs, or two. */
+static void open_driven(struct world *w, struct driven *d, bool two)
+{
+    AUTO_FREE char *dir = str_format("%s/ns/vm", w->temp.dir);
+    struct err err = ERR_INIT;
 
     if (!getenv("IO_PEER"))
         tap_skip("IO_PEER does not name the log driver");
-    uri = str_format("binary://%s?part=copy&to=%s", getenv("IO_PEER"), w.temp.dir);
-    ASSERT_OK(ledger_create(dir, &ledger, &err), err);
-    fibers_init(&drivers);
-    w.spec.out = w.spec.err = uri;
-    w.spec.ledger = ledger;
-    w.spec.drivers = &drivers;
-    step(&w, open_io);
+    for (int i = 0; i < 2; i++)
+        d->uris[i] = str_format("binary://%s?part=copy&to=%s%s", getenv("IO_PEER"), w->temp.dir,
+                                i && two ? "/ns" : "");
+    ASSERT_OK(ledger_create(dir, &d->ledger, &err), err);
+    fibers_init(&d->drivers);
+    w->spec.out = d->uris[0];
+    w->spec.err = d->uris[1];
+    w->spec.ledger = d->ledger;
+    w->spec.drivers = &d->drivers;
+    step(w, open_io);
+    step(w, attach_io);
+}
+
+static void close_driven(struct world *w, struct driven *d)
+{
+    fd_close(TAKE_FD(w->guest[1]));
+    fd_close(TAKE_FD(w->guest[2]));
+    step(w, free_io);
+    ASSERT_EQ(ledger_fixture_open(d->ledger), 0);
+    ledger_close(d->ledger);
+    w->spec.ledger = NULL;
+    for (int i = 0; i < 2; i++)
+        free(d->uris[i]);
+}
+
+static void expect_file(struct world *w, const char *name, const char *want)
+{
+    AUTO_FREE char *text = NULL;
+    size_t len;
+
+    ASSERT_EQ(file_read_all(tempdir_path(&w->temp, name), 4096, &text, &len), 0);
+    ASSERT_STR(text, want);
+}
+
+TEST(a_log_driver_continues_and_its_end_is_seen)
+{
+    WORLD(w);
+    struct driven d;
+
+    open_driven(&w, &d, false);
 
     pid_t pid = child_pid(w.io->drivers[0]->child);
 
-    step(&w, attach_io);
     ASSERT_EQ(write(w.guest[1], "before ", 7), 7);
     upgrade(&w);
     ASSERT_EQ(child_pid(w.io->drivers[0]->child), pid);
     ASSERT_STR(w.io->drivers[0]->name, getenv("IO_PEER"));
     ASSERT_EQ(write(w.guest[1], "after", 5), 5);
-    fd_close(TAKE_FD(w.guest[1]));
-    fd_close(TAKE_FD(w.guest[2]));
-    step(&w, free_io);
+    close_driven(&w, &d);
     ASSERT_EQ(proc_start_time(pid), 0);
-    ASSERT_EQ(ledger_fixture_open(ledger), 0);
-    ASSERT_EQ(file_read_all(tempdir_path(&w.temp, "driver-out"), 4096, &text, &len), 0);
-    ASSERT_STR(text, "before after");
-    ledger_close(ledger);
-    w.spec.ledger = NULL;
+    expect_file(&w, "driver-out", "before after");
+}
+
+TEST(two_log_drivers_continue)
+{
+    WORLD(w);
+    struct driven d;
+
+    open_driven(&w, &d, true);
+    ASSERT(w.io->drivers[0] && w.io->drivers[1]);
+    upgrade(&w);
+    ASSERT_EQ(write(w.guest[1], "one", 3), 3);
+    ASSERT_EQ(write(w.guest[2], "two", 3), 3);
+    close_driven(&w, &d);
+    expect_file(&w, "driver-out", "one");
+    expect_file(&w, "ns/driver-err", "two");
 }
 
 /* --- streams of clients --- */
+
+static void join(struct world *w, const char *id)
+{
+    io_hub_join(w->hub, &w->client, id, NULL);
+    w->has_client = true;
+}
+
+static void leave(struct world *w)
+{
+    io_client_leave(&w->client);
+    w->has_client = false;
+}
+
+static void with_hub(struct world *w)
+{
+    w->hub = io_hub_new(w->loop, NULL);
+    w->spec.hub = w->hub;
+}
 
 TEST(a_clients_stream_continues_on_both_sides)
 {
     WORLD(w);
 
-    w.hub = io_hub_new(w.loop, NULL);
-    w.spec.hub = w.hub;
+    with_hub(&w);
     w.spec.out = "ttrpc+unix:///run/s.sock?streaming_id=x-stdout";
-    io_hub_join(w.hub, &w.client, "x-stdout", NULL);
-    w.has_client = true;
+    join(&w, "x-stdout");
     step(&w, open_io);
     step(&w, attach_io);
     send_up_to(&w, w.guest[1], 1000);
     upgrade(&w);
-    ASSERT(w.client.stream && !w.client.closed);
+    ASSERT(w.client.stream && !w.client.closed && !w.client.input);
     take_until(&w, w.client.stream->fd, 500);
     fill_up(&w, w.guest[1]);
     upgrade(&w);
+    ASSERT(w.client.port == w.io->relays[1].up.port && w.client.port->client == &w.client);
+    leave(&w);
+    upgrade(&w); /* without a client */
+    join(&w, "x-stdout");
+    ASSERT(w.client.stream);
     fd_close(TAKE_FD(w.guest[1]));
     take_until(&w, w.client.stream->fd, w.sent);
+    step(&w, free_io);
+    ASSERT(w.client.closed);
+}
+
+TEST(input_from_a_clients_stream_continues)
+{
+    WORLD(w);
+
+    with_hub(&w);
+    w.spec.in = "ttrpc+unix:///run/s.sock?streaming_id=x-stdin";
+    step(&w, open_io);
+    step(&w, attach_io);
+    upgrade(&w);
+    join(&w, "x-stdin");
+    ASSERT(w.client.input);
+    upgrade(&w);
+    ASSERT(w.client.input);
+    send_up_to(&w, w.client.stream->fd, 1000);
+    take_until(&w, w.guest[0], 1000);
+    io_close_stdin(w.io);
+    leave(&w);
+    expect_end(&w, w.guest[0]);
+}
+
+/* It waits for a process, or has the rest of one that has exited. */
+TEST(a_client_without_a_process_continues)
+{
+    WORLD(w);
+
+    with_hub(&w);
+    step(&w, open_io);
+    join(&w, "x-stdout");
+    upgrade(&w);
+    ASSERT(!w.client.stream && !w.client.closed);
+    step(&w, free_io);
+    w.spec.out = "ttrpc+unix:///run/s.sock?streaming_id=x-stdout";
+    step(&w, open_io);
+    ASSERT(w.client.stream);
+    step(&w, attach_io);
+    send_up_to(&w, w.guest[1], 1000);
     step(&w, NULL);
-    step(&w, free_io); /* the client's port has no process any more */
+    step(&w, free_io);
+    w.spec.out = NULL;
+    step(&w, open_io);
+    upgrade(&w);
+    ASSERT(w.client.closed && !w.client.input);
+    take_until(&w, w.client.stream->fd, 1000);
+    w.spec.out = "ttrpc+unix:///run/s.sock?streaming_id=x-stdout"; /* the id is free again */
+    step(&w, free_io);
+    step(&w, open_io);
     ASSERT(w.client.closed);
 }
 
