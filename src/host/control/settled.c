@@ -10,6 +10,25 @@ static const struct {
     const char *why;   /* what it waits for */
 } waits[] = {
     { "rpc listener", "accept" },
+
+    /* host/control */
+    { "anchor ", "child's end" },
+    { "forsaken ", "the process to end" },
+    { "forsaken ", "to delete a forsaken container" },
+    { "killed ", "a killed process to end" },
+    { "oom ", "out of memory in the guest" },
+    { "sandbox.watch ", "the process to end" },
+    { "vm.check-clock ", "the next look at the guest's clock" },
+    { "vm.clock ", "the wall clock to be set" },
+    { "vm.lost ", "the bridge to close" },
+    { "vm.reap ", "qemu's end" },
+    { "watch ", "a process to end" },
+
+    /* host/device */
+    { "port ", "both ways of a connection" },
+    { "port ", "read" },
+    { "ports ", "a connection to end" },
+    { "ports ", "connections to the pod's ports" },
 };
 
 static bool is_listed(const char *name, const char *why)
