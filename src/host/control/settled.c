@@ -9,6 +9,14 @@ static const struct {
     const char *fiber; /* the beginning of its name */
     const char *why;   /* what it waits for */
 } waits[] = {
+    { "io fifo", "a reader of the remaining output" },
+    { "io file", "a pipe to a file" },
+    { "io stderr", "read" },
+    { "io stderr", "write" },
+    { "io stdin", "read" },
+    { "io stdin", "write" },
+    { "io stdout", "read" },
+    { "io stdout", "write" },
     { "rpc listener", "accept" },
 
     /* host/control */
