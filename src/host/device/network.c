@@ -286,7 +286,7 @@ static void copy_main(void *arg)
     struct err err = ERR_INIT;
     char side = 0;
 
-    if (stream_copy(&ctx, w->from, w->to, NULL, &side, &err) == 0) {
+    if (stream_relay(&ctx, w->from, w->to, &w->pending, &side, &err) == 0) {
         (void)stream_shutdown(w->to, SHUT_WR); /* gone already: the other way ends by itself */
     } else {
         (void)stream_shutdown(c->client, SHUT_RDWR);
@@ -349,6 +349,8 @@ static void connection_main(void *arg)
         refuse(c->fd);
     } else {
         join_ways(c);
+        sbuf_release(&c->in.pending);
+        sbuf_release(&c->out.pending);
         stream_free(c->client);
         stream_free(c->guest);
     }

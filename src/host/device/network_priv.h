@@ -50,6 +50,7 @@ struct connection {
     struct way {
         struct connection *c;
         struct stream *from, *to;
+        struct sbuf pending; /* read, not written yet */
         bool ended;
     } in, out;
     struct fibers ways;

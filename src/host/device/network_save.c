@@ -79,7 +79,9 @@ static void connection_saved(struct saved *s, struct network *n, struct connecti
     saved_stream(s, 2, "a client of a port", n->o.loop, &c->client);
     saved_stream(s, 3, "a port in the guest", n->o.loop, &c->guest);
     saved_bool(s, 4, &c->in.ended);
-    saved_bool(s, 5, &c->out.ended);
+    saved_sbuf(s, 5, &c->in.pending);
+    saved_bool(s, 6, &c->out.ended);
+    saved_sbuf(s, 7, &c->out.pending);
     if (!c->client || !c->guest)
         saved_fail(s, "a connection to port %u has one side only", c->port);
 }
