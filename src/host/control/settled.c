@@ -17,6 +17,21 @@ static const struct {
     { "io stdin", "write" },
     { "io stdout", "read" },
     { "io stdout", "write" },
+    { "bridge.entropy", "the guest to dial" },
+    { "bridge.log", "read" },
+    { "bridge.log", "sleep" }, /* the guest wrote too fast: the bucket knows */
+    { "bridge.log", "the guest to dial" },
+    { "bridge.read", "read" },
+    { "bridge.read", "sleep" },
+    { "bridge.write", "a frame to send" },
+    { "follow share", "mounts of the host" },
+    { "link accept", "link: a connection" },
+    { "qemu console", "read" },
+    { "qemu console", "sleep" },
+    { "qemu stderr", "read" },
+    { "qemu watch", "child's end" },
+    { "qmp read", "read" },
+    { "qmp write", "qmp: commands to send" },
     { "rpc listener", "accept" },
 
     /* host/control */
