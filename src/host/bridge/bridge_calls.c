@@ -693,6 +693,7 @@ const struct guest_ops bridge_ops = {
     .wait_closed = bridge_ops_wait_closed,
     .drain_log = bridge_ops_drain_log,
     .free = bridge_ops_free,
+    .saved = bridge_ops_saved,
     .connected = bridge_ops_connected,
     .oldest_call = bridge_ops_oldest_call,
     .log_lost = bridge_ops_log_lost,

@@ -48,6 +48,16 @@ struct bridge_frame {
     struct sbuf bytes;
 };
 
+/* The frame that is being read. */
+struct bridge_in {
+    uint8_t raw[BRIDGE_HEADER_BYTES];
+    size_t n_raw;  /* bytes of it that have come */
+    bool admitted; /* the header was checked: the rest follows */
+    bool unneeded; /* the rest is not kept */
+    char *body;    /* with room for a NUL; NULL: not begun */
+    size_t n_body; /* bytes of it that have come */
+};
+
 /* Someone inside a call; close fires the cancel. On the caller's stack. */
 struct bridge_user {
     struct list node;
@@ -71,6 +81,7 @@ struct bridge {
 
     struct vmm_listener *listener; /* the bridge's own, from prepare to connect */
     struct vmm_listener *entropy_listener, *log_listener; /* until their fibers run */
+    bool entropy_awaited;  /* the guest has not fetched it; a clone never does */
     struct stream *stream; /* freed by the last of reader and writer */
     unsigned stream_users;
     struct list calls, queue;
@@ -80,11 +91,13 @@ struct bridge {
     uint64_t *abandoned;
     size_t n_abandoned, abandoned_cap;
     struct bucket unasked, unasked_bytes;
+    struct bridge_in in;
 
     uint32_t next_port;
     struct bridge_caps caps; /* os is not kept */
     struct guestlog log;
-    bool log_open, log_lost; /* lost: it is not forwarded */
+    struct stream *log_stream; /* while it is read */
+    bool log_open, log_lost;   /* lost: it is not forwarded */
     struct latch log_ended;
 };
 
@@ -92,6 +105,10 @@ static inline struct bridge *bridge_of(const struct guest *g)
 {
     return CONTAINER_OF((struct guest *)g, struct bridge, guest);
 }
+
+/* bridge.c: fibers, for bridge_go. */
+void bridge_entropy_main(struct bridge *b);
+void bridge_log_main(struct bridge *b);
 
 /* A fiber that keeps b alive and is counted in running. */
 void bridge_go(struct bridge *b, void (*fn)(struct bridge *b), const char *name);
@@ -105,6 +122,8 @@ void bridge_leave(struct bridge_user *u);
 
 /* bridge_wire.c */
 void bridge_call_free(struct bridge_call *c); /* a parked one */
+void bridge_writer_main(struct bridge *b);
+void bridge_reader_main(struct bridge *b);
 /* Takes stream; starts reader and writer. */
 void bridge_wire_start(struct bridge *b, struct stream *stream);
 /* Sends r and waits for its answer. limit_ns 0: as long as ctx allows. Release *ret if 0. A
@@ -118,6 +137,9 @@ int bridge_wait(struct ctx *ctx, struct bridge *b, const struct bridge_request *
                 struct err *err);
 /* What close must undo in here. */
 void bridge_wire_close(struct bridge *b);
+
+/* bridge_save.c */
+void bridge_ops_saved(struct guest *g, struct saved *s);
 
 /* bridge_calls.c */
 extern const struct guest_ops bridge_ops;

@@ -17,10 +17,45 @@ static const struct {
     { "io stdin", "write" },
     { "io stdout", "read" },
     { "io stdout", "write" },
+    { "bridge.entropy", "the guest to dial" },
+    { "bridge.log", "read" },
+    { "bridge.log", "sleep" }, /* the guest wrote too fast: the bucket knows */
+    { "bridge.log", "the guest to dial" },
+    { "bridge.read", "read" },
+    { "bridge.read", "sleep" },
+    { "bridge.write", "a frame to send" },
+    { "follow share", "mounts of the host" },
+    { "link accept", "link: a connection" },
+    { "qemu console", "read" },
+    { "qemu console", "sleep" },
+    { "qemu stderr", "read" },
+    { "qemu watch", "child's end" },
+    { "qmp read", "read" },
+    { "qmp write", "qmp: commands to send" },
     { "rpc listener", "accept" },
+
+    /* host/control */
+    { "anchor ", "child's end" },
+    { "forsaken ", "the process to end" },
+    { "forsaken ", "to delete a forsaken container" },
+    { "killed ", "a killed process to end" },
+    { "oom ", "out of memory in the guest" },
+    { "sandbox.watch ", "the process to end" },
+    { "vm.check-clock ", "the next look at the guest's clock" },
+    { "vm.clock ", "the wall clock to be set" },
+    { "vm.lost ", "the bridge to close" },
+    { "vm.reap ", "qemu's end" },
+    { "watch ", "a process to end" },
+
+    /* host/device */
+    { "port ", "both ways of a connection" },
+    { "port ", "read" },
+    { "port ", "write" },
+    { "ports ", "a connection to end" },
+    { "ports ", "connections to the pod's ports" },
 };
 
-static bool is_listed(const char *name, const char *why)
+bool settled_at(const char *name, const char *why)
 {
     for (size_t i = 0; why && i < ARRAY_LEN(waits); i++)
         if (str_starts(name, waits[i].fiber) && str_eq(why, waits[i].why))
@@ -30,7 +65,7 @@ static bool is_listed(const char *name, const char *why)
 
 static bool look(void *arg, const char *name, const char *why)
 {
-    if (is_listed(name, why))
+    if (settled_at(name, why))
         return true;
     (void)err_because(arg, REASON_UPGRADE_REFUSED, ERR_STATE,
                       "a change is under way: %s waits for %s", name, why ? why : "its turn");
