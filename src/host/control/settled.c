@@ -9,7 +9,19 @@ static const struct {
     const char *fiber; /* the beginning of its name */
     const char *why;   /* what it waits for */
 } waits[] = {
+    { "serve", "something to serve" },
+    { "resume", "something to serve" },
     { "rpc listener", "accept" },
+    { "rpc connection", "read" },
+    { "rpc connection", "the end of an upgrade" },
+    { "rpc watchdog", "requests" },
+    { "rpc Wait", "the process to end" },
+    { "rpc WaitSandbox", "the sandbox to end" },
+    { "rpc client", "read" },
+    { "publisher", "the next event" },
+    { "publisher", "sleep" },
+    { "tracer", "spans" },
+    { "watch", "nothing left to serve" },
 };
 
 static bool is_listed(const char *name, const char *why)
