@@ -611,6 +611,7 @@ static int start_again(struct shim *s, struct err *err)
         return -1;
     }
     upgrade_settle(s, sv, &h);
+    registry_update_run_file(s->registry); /* it has the version */
     begin_watching(s);
     return 0;
 }
