@@ -77,13 +77,30 @@ static void show(struct tool *t, const struct one *o)
     }
 }
 
+/* For the package's script: what the setting says. False: there is nothing to upgrade. */
+static bool after_install(struct tool *t, struct all *a)
+{
+    size_t behind = 0;
+
+    for (size_t i = 0; i < a->n; i++) /* keeps those that are behind */
+        if (shim_is_behind(a->v[i].shim))
+            a->v[behind++] = a->v[i];
+    a->n = behind;
+    if (behind > 0 && !t->config.auto_upgrade)
+        sbuf_addf(&t->out,
+                  "lcow: %zu running shim%s of another version; to upgrade them under their pods: "
+                  "lcow upgrade --all\n",
+                  behind, behind == 1 ? " is" : "s are");
+    return behind > 0 && t->config.auto_upgrade;
+}
+
 /* Those that the words name, or all. */
 static int choose(struct ctx *ctx, struct tool *t, struct all *a, struct err *err)
 {
     if (tool_list(ctx, t, err) < 0)
         return -1;
     a->v = mem_zalloc((t->shims.n + (size_t)t->rest.n + 1) * sizeof(*a->v));
-    for (size_t i = 0; t->opts.all && i < t->shims.n; i++)
+    for (size_t i = 0; (t->opts.all || t->opts.after_install) && i < t->shims.n; i++)
         a->v[a->n++] = (struct one){ .t = t, .shim = &t->shims.v[i], .err = ERR_INIT };
     for (int i = 0; i < t->rest.n; i++) {
         if (tool_find(ctx, t, t->rest.argv[i], err) < 0)
@@ -99,11 +116,12 @@ static int upgrade(struct ctx *ctx, struct tool *t, struct err *err)
     struct err ignored = ERR_INIT;
     int r = TOOL_OK;
 
-    if (!t->opts.all == !t->rest.n)
+    if ((t->opts.all || t->opts.after_install) == (t->rest.n > 0))
         return tool_fail(TOOL_USAGE, "upgrade needs IDs, or --all");
-    if (choose(ctx, t, &a, err) < 0) {
+    r = choose(ctx, t, &a, err);
+    if (r < 0 || (t->opts.after_install && !after_install(t, &a))) {
         free(a.v);
-        return -1;
+        return r;
     }
     fibers_init(&a.fibers);
     for (size_t i = 0; i < a.n && i < UPGRADE_AT_ONCE; i++)
@@ -130,6 +148,9 @@ const struct args_cmd upgrade_command = {
     .takes_words = true,
     .opts = ARGS_OPTIONS(
         { "all", 0, ARGS_FLAG, NULL, OPT(all), "every shim of this host" },
+        { "after-install", 0, ARGS_FLAG, NULL, OPT(after_install),
+          "for the package: upgrade those of other versions if the setting "
+          "upgrade is auto, else say how many there are" },
         { "program", 0, ARGS_STR, "PATH", OPT(program),
           "another program than the one that is installed where the running one "
           "was" },

@@ -63,7 +63,7 @@ struct tool_opts {
     bool json;
     bool execs, whole, once, follow, kernel, agent, shim, container, no_output;
     bool vm, terminal, interactive, writable, compare, retest, origin, syntax;
-    bool dry_run, force, all, again, allow_emulation, kvm, keep, cold;
+    bool dry_run, force, all, again, allow_emulation, kvm, keep, cold, after_install;
     uint32_t seconds, lines, memory_mib, cpus, repeat, bench_bridge;
     const char *cwd, *format, *listen, *output, *program, *containerd, *containerd_version;
     struct args_optional timeline, json_file; /* of `boot` */
