@@ -60,5 +60,8 @@ int loop_wait_idle(struct ctx *ctx, const char *why, struct err *err);
  * NULL: it is ready to run. */
 void loop_each_fiber(const struct loop *loop,
                      bool (*fn)(void *arg, const char *name, const char *why), void *arg);
+/* For the simulation of a program that is replaced: frees fibers where they wait, without running
+ * them; what they own is lost. In virtual time only. */
+void loop_drop_fibers(struct loop *loop, bool (*pick)(void *arg, const char *name), void *arg);
 /* All fibers, oldest first: name, age, what it waits for and since when. */
 void loop_dump(const struct loop *loop, struct sbuf *out);

@@ -47,8 +47,9 @@ struct fiber {
     void *arg;
     struct list in_all;
     uint64_t born_ns, parked_ns;
-    const char *why; /* NULL while ready or running */
-    void *map;       /* the whole mapping; this struct lies at its upper end */
+    const char *why;       /* NULL while ready or running */
+    struct waiter *waiter; /* of wait_on, while it is parked there */
+    void *map;             /* the whole mapping; this struct lies at its upper end */
     void *asan_fake_stack;
     char name[FIBER_NAME_SIZE];
 };

@@ -539,19 +539,23 @@ void saved_fd(struct saved *s, uint32_t field, const char *what, int *fd)
     saved_close(s);
 }
 
-static void memory_stream(struct saved *s, const char *what, struct stream **v)
+/* False: it has a descriptor. */
+static bool memory_stream(struct saved *s, const char *what, struct stream **v)
 {
-    uint64_t index = s->n_memory;
+    uint64_t index = s->reads ? UINT64_MAX : s->n_memory;
 
     saved_u64(s, FD_MEMORY, &index);
     if (!s->reads) {
         s->memory = mem_grow(s->memory, s->n_memory, &s->memory_cap, sizeof(struct stream *));
         s->memory[s->n_memory++] = *v;
+    } else if (index == UINT64_MAX) {
+        return false;
     } else if (s->from && index < s->from->n_memory) {
         *v = TAKE_PTR(s->from->memory[index]);
     } else {
         saved_fail(s, "%s: there is no stream %" PRIu64, what, index);
     }
+    return true;
 }
 
 void saved_stream(struct saved *s, uint32_t field, const char *what, struct loop *loop,
@@ -565,12 +569,10 @@ void saved_stream(struct saved *s, uint32_t field, const char *what, struct loop
         *v = NULL;
     if (!saved_open(s, field))
         return;
-    if (s->reads ? s->from != NULL : (*v)->fd < 0)
-        memory_stream(s, what, v);
-    else if (s->reads)
-        read_fd(s, what, &fd);
-    else
+    if (!s->reads && (*v)->fd >= 0)
         write_fd(s, what, (*v)->fd);
+    else if (!memory_stream(s, what, v))
+        read_fd(s, what, &fd);
     saved_close(s);
     if (fd >= 0)
         *v = stream_from_fd(loop, fd);

@@ -29,6 +29,7 @@ struct span_sink;
 struct spec;
 struct strv;
 struct vm;
+struct vm_opts;
 struct vmm;
 
 struct registry_opts {
@@ -109,6 +110,8 @@ void registry_bundles(const struct registry *r, struct strv *ret);
  * spec: whose limits size it. */
 int registry_need_vm(struct ctx *ctx, struct registry *r, const struct spec *spec,
                      const struct annotations *options, struct err *err);
+/* With a new VMM and guest, which the caller takes; what depends on a spec is not set. */
+struct vm_opts registry_vm_opts(struct registry *r);
 /* A VM that somebody else has started, and ends, after yield: to be asked, never for containers.
  * ledger: its own, for the run file. A failure wants yield, too. */
 int registry_adopt(struct registry *r, struct vm *vm, struct ledger *ledger, struct err *err);

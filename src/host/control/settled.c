@@ -9,6 +9,7 @@ static const struct {
     const char *fiber; /* the beginning of its name */
     const char *why;   /* what it waits for */
 } waits[] = {
+    /* host/shim, host/rpc */
     { "serve", "something to serve" },
     { "resume", "something to serve" },
     { "rpc listener", "accept" },
@@ -22,6 +23,35 @@ static const struct {
     { "publisher", "sleep" },
     { "tracer", "spans" },
     { "watch", "nothing left to serve" },
+
+    /* host/io */
+    { "io fifo", "a reader of the remaining output" },
+    { "io file", "a pipe to a file" },
+    { "io stderr", "read" },
+    { "io stderr", "write" },
+    { "io stdin", "read" },
+    { "io stdin", "write" },
+    { "io stdout", "read" },
+    { "io stdout", "write" },
+
+    /* host/control */
+    { "anchor ", "child's end" },
+    { "forsaken ", "the process to end" },
+    { "forsaken ", "to delete a forsaken container" },
+    { "killed ", "a killed process to end" },
+    { "oom ", "out of memory in the guest" },
+    { "sandbox.watch ", "the process to end" },
+    { "vm.check-clock ", "the next look at the guest's clock" },
+    { "vm.clock ", "the wall clock to be set" },
+    { "vm.lost ", "the bridge to close" },
+    { "vm.reap ", "qemu's end" },
+    { "watch ", "a process to end" },
+
+    /* host/device */
+    { "port ", "both ways of a connection" },
+    { "port ", "read" },
+    { "ports ", "a connection to end" },
+    { "ports ", "connections to the pod's ports" },
 };
 
 static bool is_listed(const char *name, const char *why)
