@@ -47,6 +47,23 @@ static const struct {
     { "vm.reap ", "qemu's end" },
     { "watch ", "a process to end" },
 
+    /* host/bridge, host/vmm/qemu */
+    { "bridge.entropy", "the guest to dial" },
+    { "bridge.log", "read" },
+    { "bridge.log", "sleep" }, /* the guest wrote too fast: the bucket knows */
+    { "bridge.log", "the guest to dial" },
+    { "bridge.read", "read" },
+    { "bridge.read", "sleep" },
+    { "bridge.write", "a frame to send" },
+    { "follow share", "mounts of the host" },
+    { "link accept", "link: a connection" },
+    { "qemu console", "read" },
+    { "qemu console", "sleep" },
+    { "qemu stderr", "read" },
+    { "qemu watch", "child's end" },
+    { "qmp read", "read" },
+    { "qmp write", "qmp: commands to send" },
+
     /* host/device */
     { "port ", "both ways of a connection" },
     { "port ", "read" },
