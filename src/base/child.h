@@ -10,6 +10,7 @@ struct child;
 struct ctx;
 struct err;
 struct loop;
+struct saved;
 
 /* Above every fd number that a child may ask for. In the child's setup only the parent's fds at or
  * above it are unchanged: named fds may have replaced the others. */
@@ -68,3 +69,6 @@ void child_leave(struct child *c);
 /* Of any process: its start time in clock ticks since boot (field 22 of /proc/PID/stat), which
  * names it for good together with its pid; 0 if it is gone. */
 uint64_t proc_start_time(pid_t pid);
+/* A child that runs, for saved.h: the program that reads it must be the same process. NULL: none.
+ */
+void child_saved(struct saved *s, uint32_t field, struct loop *loop, struct child **c);

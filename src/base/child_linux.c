@@ -1,8 +1,7 @@
 /* child_linux.c - clone3, a sync socket, pidfd. The child reports a failure before exec as a struct
  * err through that socket; a successful exec closes it. */
-#include "base/child.h"
+#include "base/child_priv.h"
 #include "base/fd.h"
-#include "base/loop_priv.h"
 #include "base/str.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -21,15 +20,6 @@
 
 #define CHILD_FDS_MAX 64
 #define REAP_MS 50 /* the loop blocks at most this long */
-
-struct child {
-    struct loop *loop;
-    pid_t pid;
-    int pidfd;
-    struct source source;
-    struct latch done;
-    int status;
-};
 
 /* What the child needs between clone and exec; no memory is allocated there. */
 struct launch {
@@ -201,6 +191,20 @@ static void child_ended(struct source *s, uint32_t events)
     latch_set(&c->done);
 }
 
+struct child *child_new(struct loop *loop, pid_t pid, int pidfd)
+{
+    struct child *c = mem_new(struct child);
+
+    *c = (struct child){ .loop = loop, .pid = pid, .pidfd = pidfd, .source.fd = -1 };
+    latch_init(&c->done);
+    return c;
+}
+
+int child_watch(struct child *c)
+{
+    return source_add(c->loop, &c->source, c->pidfd, EPOLLIN, child_ended);
+}
+
 static pid_t clone_child(uint64_t flags, int *pidfd)
 {
     struct clone_args args = { .flags = CLONE_PIDFD | flags,
@@ -246,10 +250,8 @@ static int check_opts(const struct child_opts *o, struct err *err)
 /* NULL with err. In the child it does not return. */
 static struct child *child_start(struct ctx *ctx, struct launch *l, struct err *err)
 {
-    struct child *c = mem_new(struct child);
+    struct child *c = child_new(ctx->loop, 0, -1);
 
-    *c = (struct child){ .loop = ctx->loop, .pidfd = -1, .source.fd = -1 };
-    latch_init(&c->done);
     c->pid = clone_child(l->opts->clone_flags, &c->pidfd);
     if (c->pid == 0)
         child_main(l);
@@ -288,7 +290,7 @@ int child_spawn(struct ctx *ctx, const struct child_opts *o, struct child **ret,
     fd_close(sync[1]);
     if (!c || await_exec(ctx, o, c, ours, err) < 0)
         return -1;
-    r = source_add(c->loop, &c->source, c->pidfd, EPOLLIN, child_ended);
+    r = child_watch(c);
     if (r < 0) /* the exit would never be reported */
         return err_sys(err, -r, "watch %s", o->argv[0]);
     *ret = TAKE_PTR(c);

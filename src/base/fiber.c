@@ -201,6 +201,22 @@ void fiber_drop(struct fiber *f)
     stack_unmap(loop, f->map);
 }
 
+void loop_drop_fibers(struct loop *loop, bool (*pick)(void *arg, const char *name), void *arg)
+{
+    LIST_FOR (struct fiber, f, &loop->fibers, in_all) {
+        if (f == loop->current || !pick(arg, f->name))
+            continue;
+        if (!loop->virtual_time || !f->why || !f->waiter) {
+            fprintf(stderr, "bug: fiber %s is dropped while it does not wait\n", f->name);
+            abort();
+        }
+        list_remove(&f->waiter->in_queue);
+        list_remove(&f->waiter->in_cancel);
+        timer_remove(loop, &f->waiter->timer);
+        fiber_drop(f);
+    }
+}
+
 void fiber_resume(struct fiber *f)
 {
     struct loop *loop = f->loop;
@@ -289,7 +305,9 @@ static int wait_on(struct ctx *ctx, struct waitq *q, uint64_t deadline, const ch
         list_append(&ctx->cancel->waiters, &w.in_cancel);
     if (deadline)
         timer_add(loop, &w.timer, deadline, waiter_deadline);
+    w.fiber->waiter = &w;
     fiber_park(w.fiber, why);
+    w.fiber->waiter = NULL;
     if (w.result == WAIT_CANCELLED)
         return err_set(err, ctx->cancel->code, "%s: %s", why, ctx->cancel->why);
     if (w.result == WAIT_DEADLINE)

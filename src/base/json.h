@@ -8,6 +8,7 @@
 #include <jansson.h>
 
 struct err;
+struct saved;
 
 #define JS_MAX_DEPTH 64
 /* Each value of a tree costs up to 250 bytes, however short its text: this bounds a hostile one
@@ -71,3 +72,6 @@ char *js_text(const json_t *value, unsigned indent);
 char *jsw_take(struct jsw *w, size_t *ret_len);
 void jsw_release(struct jsw *w);
 AUTO_VALUE(struct jsw, jsw_release);
+
+/* json_save.c, for saved.h. NULL: none. Reading drops the old value; caller drops the new one. */
+void json_saved(struct saved *s, uint32_t field, json_t **v);

@@ -54,5 +54,14 @@ int loop_changes_new(struct loop *loop, int fd, struct loop_changes **ret, struc
 int loop_changes_wait(struct ctx *ctx, struct loop_changes *c, const char *why, struct err *err);
 void loop_changes_free(struct loop_changes *c);
 
+/* Until no other fiber can run, and one has run since the last call: then all others wait. */
+int loop_wait_idle(struct ctx *ctx, const char *why, struct err *err);
+/* Each fiber but the current one, oldest first, until fn returns false. why: what it waits for;
+ * NULL: it is ready to run. */
+void loop_each_fiber(const struct loop *loop,
+                     bool (*fn)(void *arg, const char *name, const char *why), void *arg);
+/* For the simulation of a program that is replaced: frees fibers where they wait, without running
+ * them; what they own is lost. In virtual time only. */
+void loop_drop_fibers(struct loop *loop, bool (*pick)(void *arg, const char *name), void *arg);
 /* All fibers, oldest first: name, age, what it waits for and since when. */
 void loop_dump(const struct loop *loop, struct sbuf *out);

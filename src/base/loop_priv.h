@@ -47,8 +47,9 @@ struct fiber {
     void *arg;
     struct list in_all;
     uint64_t born_ns, parked_ns;
-    const char *why; /* NULL while ready or running */
-    void *map;       /* the whole mapping; this struct lies at its upper end */
+    const char *why;       /* NULL while ready or running */
+    struct waiter *waiter; /* of wait_on, while it is parked there */
+    void *map;             /* the whole mapping; this struct lies at its upper end */
     void *asan_fake_stack;
     char name[FIBER_NAME_SIZE];
 };
@@ -114,6 +115,10 @@ struct loop {
     size_t n_spare;
     void *reserve[LOOP_RESERVE_STACKS];
     size_t n_reserve;
+    uint64_t switches;  /* to a fiber, ever */
+    struct waitq idle;  /* loop_wait_idle */
+    unsigned n_idle;    /* fibers in it */
+    uint64_t idle_seen; /* switches, once those that were woken have looked */
     struct list orphans;
     struct fiber *ended; /* to be freed after the switch */
 };

@@ -44,7 +44,8 @@
     X(NETNS_MISSING) X(INTERFACE_IN_USE) X(INTERFACE_UNSUPPORTED) X(INTERFACE_MISSING)             \
     X(NETWORK_FAILED)                                                                              \
     /* the shim */                                                                                 \
-    X(SHIM_CRASHED) X(SHIM_STUCK) X(SHIM_KILLED)                                                   \
+    X(SHIM_CRASHED) X(SHIM_STUCK) X(SHIM_KILLED) X(UPGRADE_REFUSED) X(UPGRADE_FAILED)              \
+    X(SAVED_STATE)                                                                                 \
     /* what follows from an earlier failure */                                                     \
     X(VM_ENDED) X(GUEST_LOST) X(QEMU_GONE) X(SHIM_LEAVING) X(CLEANUP_FAILED) X(SLOW_REQUEST)       \
     X(TIMED_OUT) X(UNAVAILABLE) X(CANCELLED)

@@ -3,10 +3,11 @@
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/fiber.h"
+#include "base/str.h"
 #include "base/stream_priv.h"
 #include <stdlib.h>
 
-#define COPY_BUFFER_BYTES (32 * 1024)
+#define COPY_BYTES (32 * 1024 - 1)   /* and the buffer's final NUL */
 #define PAUSE_LEAST (10 * NS_PER_MS) /* shorter ones would only be more of them */
 
 void stream_free(struct stream *s)
@@ -69,46 +70,75 @@ int stream_take_turns(struct ctx *ctx, uint64_t *turn, uint64_t n, struct err *e
     return ctx_check(ctx, err);
 }
 
+static int flush(struct ctx *ctx, struct stream *to, struct sbuf *pending, uint64_t *bytes,
+                 struct err *err)
+{
+    for (size_t n; pending->len > 0; *bytes += n) {
+        if (stream_write(ctx, to, pending->data, pending->len, &n, err) < 0)
+            return -1;
+        sbuf_consume(pending, n);
+    }
+    sbuf_release(pending);
+    return 0;
+}
+
+int stream_flush(struct ctx *ctx, struct stream *to, struct sbuf *pending, struct err *err)
+{
+    return flush(ctx, to, pending, &(uint64_t){ 0 }, err);
+}
+
 /* The buffer lives only between "there is something" and "it is written": an idle relay has
  * none. */
-static int copy_by_buffer(struct ctx *ctx, struct stream *from, struct stream *to, uint64_t *bytes,
-                          char *side, struct err *err)
+static int copy_by_buffer(struct ctx *ctx, struct stream *from, struct stream *to,
+                          struct sbuf *pending, uint64_t *bytes, char *side, struct err *err)
 {
     uint64_t turn = 0;
 
     for (size_t n;;) {
         *side = 'r';
-        if (from->ops->ready(ctx, from, err) < 0)
-            return -1;
-
-        AUTO_FREE char *buf = mem_alloc(COPY_BUFFER_BYTES);
-
-        if (stream_read(ctx, from, buf, COPY_BUFFER_BYTES, &n, err) < 0)
+        if (from->ops->ready(ctx, from, err) < 0 ||
+            stream_read(ctx, from, sbuf_room(pending, COPY_BYTES), COPY_BYTES, &n, err) < 0)
             return -1;
         if (n == 0)
             return 0;
+        pending->len = n;
         *side = 'w';
-        if (stream_write_full(ctx, to, buf, n, err) < 0)
+        if (flush(ctx, to, pending, bytes, err) < 0)
             return -1;
-        *bytes += n;
         if (stream_take_turns(ctx, &turn, n, err) < 0)
             return -1;
     }
 }
 
+static int copy(struct ctx *ctx, struct stream *from, struct stream *to, struct sbuf *pending,
+                uint64_t *bytes, char *ret_side, struct err *err)
+{
+    char side = 'w';
+    int r = flush(ctx, to, pending, bytes, err);
+
+    if (r == 0)
+        r = from->fd >= 0 && to->fd >= 0 ? stream_splice(ctx, from, to, bytes, &side, err) : 1;
+    if (r > 0) /* not to be spliced */
+        r = copy_by_buffer(ctx, from, to, pending, bytes, &side, err);
+    if (ret_side)
+        *ret_side = side;
+    if (pending->len == 0)
+        sbuf_release(pending);
+    return r;
+}
+
 int stream_copy(struct ctx *ctx, struct stream *from, struct stream *to, uint64_t *ret_bytes,
                 char *ret_side, struct err *err)
 {
-    uint64_t unused, *bytes = ret_bytes ? ret_bytes : &unused;
-    char side = 'r';
-    int r = 1;
+    AUTO(sbuf_release) struct sbuf pending = { 0 };
+    uint64_t unused;
 
-    *bytes = 0;
-    if (from->fd >= 0 && to->fd >= 0)
-        r = stream_splice(ctx, from, to, bytes, &side, err);
-    if (r > 0) /* not to be spliced */
-        r = copy_by_buffer(ctx, from, to, bytes, &side, err);
-    if (ret_side)
-        *ret_side = side;
-    return r;
+    *(ret_bytes ? ret_bytes : &unused) = 0;
+    return copy(ctx, from, to, &pending, ret_bytes ? ret_bytes : &unused, ret_side, err);
+}
+
+int stream_relay(struct ctx *ctx, struct stream *from, struct stream *to, struct sbuf *pending,
+                 char *ret_side, struct err *err)
+{
+    return copy(ctx, from, to, pending, &(uint64_t){ 0 }, ret_side, err);
 }

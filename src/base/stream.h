@@ -10,6 +10,7 @@
 struct ctx;
 struct err;
 struct loop;
+struct sbuf;
 struct stream;
 
 struct stream_ops {
@@ -59,3 +60,10 @@ int stream_shutdown(struct stream *s, int how);
  * exists only while bytes flow. *ret_bytes (may be NULL) counts what was written, meanwhile too. */
 int stream_copy(struct ctx *ctx, struct stream *from, struct stream *to, uint64_t *ret_bytes,
                 char *ret_side, struct err *err);
+/* The same for a copy that can be stopped at any wait and continued later, by another program too:
+ * bytes that were read and are not written yet are in *pending, and are written first. An idle
+ * relay has none. After an error, *pending has what was not written; caller releases. */
+int stream_relay(struct ctx *ctx, struct stream *from, struct stream *to, struct sbuf *pending,
+                 char *ret_side, struct err *err);
+/* Writes all of *pending and releases it; after an error it has the rest. */
+int stream_flush(struct ctx *ctx, struct stream *to, struct sbuf *pending, struct err *err);

@@ -1,6 +1,7 @@
 #include "oci/hooks.h"
 #include "base/err.h"
 #include "base/json.h"
+#include "base/saved.h"
 #include "oci/spec.h"
 #include <stdlib.h>
 
@@ -126,4 +127,17 @@ char *hooks_state(const struct hooks *h, const char *id, const char *bundle, con
     if (pid)
         json_object_set_new(state, "pid", json_integer(pid));
     return js_text(state, 0);
+}
+
+void hooks_saved(struct saved *s, uint32_t field, struct hooks **h)
+{
+    if ((!saved_reads(s) && !*h) || !saved_open(s, field))
+        return;
+    if (saved_reads(s))
+        *h = mem_new(struct hooks);
+    json_saved(s, 1, &(*h)->lists);
+    json_saved(s, 2, &(*h)->state);
+    saved_close(s);
+    if (!(*h)->lists || !(*h)->state)
+        saved_fail(s, "hooks without a list");
 }

@@ -11,6 +11,7 @@
 
 struct err;
 struct hooks;
+struct saved;
 struct spec;
 
 /* *ret: NULL if there is none. Keeps what it needs of the spec. Unless run is set, all hooks are
@@ -31,3 +32,6 @@ AUTO_VALUE(struct hook, hook_release);
 /* What a hook reads on its stdin. pid 0: left out. The caller frees it. */
 char *hooks_state(const struct hooks *h, const char *id, const char *bundle, const char *status,
                   uint32_t pid);
+
+/* For saved.h. NULL: none. */
+void hooks_saved(struct saved *s, uint32_t field, struct hooks **h);

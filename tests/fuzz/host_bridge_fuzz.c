@@ -78,9 +78,10 @@ static int do_list(struct ctx *ctx, struct guest *g, struct err *err)
 
 static int do_wait(struct ctx *ctx, struct guest *g, struct err *err)
 {
+    uint64_t wait_id = 0;
     uint32_t code = 0;
 
-    return g->ops->wait_process(ctx, g, NULL, 1, GUEST_WAIT_FOREVER, &code, err);
+    return g->ops->wait_process(ctx, g, NULL, 1, GUEST_WAIT_FOREVER, &code, &wait_id, err);
 }
 
 static int do_connect(struct ctx *ctx, struct guest *g, struct err *err)

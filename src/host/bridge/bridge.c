@@ -17,7 +17,11 @@ static void unref(struct bridge *b)
         return;
     cancel_release(&b->life);
     cancel_release(&b->log_life);
+    LIST_FOR (struct bridge_call, c, &b->calls, node) /* parked: nobody else has them */
+        bridge_call_free(c);
     free(b->abandoned);
+    free(b->in.body);
+    guestlog_release(&b->log);
     free(b);
 }
 
@@ -120,14 +124,18 @@ void bridge_ops_free(struct guest *g)
 
 /* --- the ports the guest dials while it boots --- */
 
-static void entropy_main(struct bridge *b)
+void bridge_entropy_main(struct bridge *b)
 {
     struct ctx ctx = ctx_until(b->loop, &b->life);
     AUTO(stream_free) struct stream *s = NULL;
     uint8_t seed[BRIDGE_ENTROPY_BYTES];
     struct err err = ERR_INIT;
+    int r;
 
-    if (b->vmm->ops->accept(&ctx, TAKE_PTR(b->entropy_listener), &s, &err) < 0) {
+    b->entropy_awaited = true;
+    r = b->vmm->ops->accept(&ctx, TAKE_PTR(b->entropy_listener), &s, &err);
+    b->entropy_awaited = false;
+    if (r < 0) {
         log_debug(&ctx, "the guest did not fetch its entropy", F_ERR(&err));
         return;
     }
@@ -141,20 +149,22 @@ static void entropy_main(struct bridge *b)
     mem_wipe(seed, sizeof(seed));
 }
 
-static void log_main(struct bridge *b)
+/* Accepts the stream first, unless it was saved while it was read. */
+void bridge_log_main(struct bridge *b)
 {
     struct ctx ctx = ctx_until(b->loop, &b->life), reading = ctx_until(b->loop, &b->log_life);
-    AUTO(stream_free) struct stream *s = NULL;
     struct err err = ERR_INIT;
 
-    if (b->vmm->ops->accept(&ctx, TAKE_PTR(b->log_listener), &s, &err) < 0) {
+    if (!b->log_stream &&
+        b->vmm->ops->accept(&ctx, TAKE_PTR(b->log_listener), &b->log_stream, &err) < 0) {
         log_debug(&ctx, "the guest opened no log", F_ERR(&err));
     } else {
         b->log_open = true;
         tell_stage(b, VM_STAGE_INIT);
-        if (guestlog_read(&reading, &b->log, s, &err) < 0)
+        if (guestlog_read(&reading, &b->log, b->log_stream, &err) < 0)
             log_debug(&ctx, "the guest's log broke off", F_ERR(&err));
     }
+    stream_free(TAKE_PTR(b->log_stream));
     guestlog_flush(&b->log, loop_now(b->loop));
     latch_set(&b->log_ended);
 }
@@ -192,9 +202,9 @@ int bridge_ops_prepare(struct ctx *ctx, struct guest *g, struct err *err)
                  F_ERR(&no_log));
     b->prepared = true;
     guestlog_init(&b->log, b->timeline, loop_now(b->loop));
-    bridge_go(b, entropy_main, "entropy");
+    bridge_go(b, bridge_entropy_main, "entropy");
     if (b->log_listener)
-        bridge_go(b, log_main, "log");
+        bridge_go(b, bridge_log_main, "log");
     return 0;
 }
 

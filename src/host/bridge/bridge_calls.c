@@ -11,7 +11,6 @@
 #include <stdlib.h>
 
 #define COUNTS true
-#define COUNTS_NOT false
 #define LAYERS_MAX 512
 #define MAC_TEXT 18
 #define PER_NIC_MAX 256 /* of each kind: the message has room for that */
@@ -121,7 +120,8 @@ int bridge_negotiate_version(struct ctx *ctx, struct bridge *b, struct err *err)
 /* --- processes --- */
 
 static int wait_process(struct ctx *ctx, struct guest *g, const char *container, uint32_t pid,
-                        uint32_t timeout_ms, uint32_t *ret_exit_code, struct err *err)
+                        uint32_t timeout_ms, uint32_t *ret_exit_code, uint64_t *wait_id,
+                        struct err *err)
 {
     const struct bridge_request r = { .type = BRIDGE_WAIT_FOR_PROCESS,
                                       .container_id = id_of(container),
@@ -131,7 +131,8 @@ static int wait_process(struct ctx *ctx, struct guest *g, const char *container,
     uint64_t limit =
         timeout_ms == GUEST_WAIT_FOREVER ? 0 : timeout_ms * NS_PER_MS + BRIDGE_CALL_LIMIT;
 
-    if (call(ctx, bridge_of(g), &r, limit, COUNTS_NOT, &resp, err) < 0)
+    if (need_connection(bridge_of(g), r.type, err) < 0 ||
+        bridge_wait(ctx, bridge_of(g), &r, limit, "a process to end", wait_id, &resp, err) < 0)
         return -1;
     *ret_exit_code = resp.exit_code;
     return 0;
@@ -383,23 +384,30 @@ static int ask(struct ctx *ctx, struct guest *g, const char *container, const ch
                const char *more, uint64_t limit_ns, struct bridge_properties *ret, struct err *err)
 {
     const char *const types[] = { property, more, NULL };
-    struct bridge *b = bridge_of(g);
     struct bridge_request r = { .type = BRIDGE_GET_PROPERTIES,
                                 .container_id = container,
                                 .query.types = types };
     AUTO(bridge_response_release) struct bridge_response resp = { 0 };
 
-    if (call(ctx, b, &r, limit_ns, limit_ns > 0, &resp, err) < 0)
+    if (call(ctx, bridge_of(g), &r, limit_ns, limit_ns > 0, &resp, err) < 0)
         return -1;
     return bridge_properties_decode(resp.properties, ret, err);
 }
 
 static int wait_oom(struct ctx *ctx, struct guest *g, const char *container, bool *ret_oom,
-                    struct err *err)
+                    uint64_t *wait_id, struct err *err)
 {
+    const char *const types[] = { BRIDGE_PROPERTY_OUT_OF_MEMORY, NULL };
+    const struct bridge_request r = { .type = BRIDGE_GET_PROPERTIES,
+                                      .container_id = container,
+                                      .query.types = types };
+    AUTO(bridge_response_release) struct bridge_response resp = { 0 };
     AUTO(bridge_properties_release) struct bridge_properties p = { 0 };
 
-    if (ask(ctx, g, container, BRIDGE_PROPERTY_OUT_OF_MEMORY, NULL, 0, &p, err) < 0)
+    if (need_connection(bridge_of(g), r.type, err) < 0 ||
+        bridge_wait(ctx, bridge_of(g), &r, 0, "out of memory in the guest", wait_id, &resp, err) <
+            0 ||
+        bridge_properties_decode(resp.properties, &p, err) < 0)
         return -1;
     *ret_oom = p.out_of_memory;
     return 0;
@@ -688,6 +696,7 @@ const struct guest_ops bridge_ops = {
     .wait_closed = bridge_ops_wait_closed,
     .drain_log = bridge_ops_drain_log,
     .free = bridge_ops_free,
+    .saved = bridge_ops_saved,
     .connected = bridge_ops_connected,
     .oldest_call = bridge_ops_oldest_call,
     .log_lost = bridge_ops_log_lost,

@@ -229,7 +229,9 @@ static bool oom;
 
 static int do_wait_oom(struct ctx *ctx, struct guest *g, struct err *err)
 {
-    return g->ops->wait_oom(ctx, g, "c1", &oom, err);
+    uint64_t wait_id = 0;
+
+    return g->ops->wait_oom(ctx, g, "c1", &oom, &wait_id, err);
 }
 
 TEST_VIRTUAL(the_wait_for_oom_has_no_limit_and_does_not_count)

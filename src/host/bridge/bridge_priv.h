@@ -28,11 +28,13 @@ struct vmm_listener;
 #define BRIDGE_QUOTE_MAX 160             /* of the guest's words in an error */
 #define BRIDGE_WHY_MAX 200
 
-/* A request whose answer is awaited; on the caller's stack. */
+/* A request whose answer is awaited; on the caller's stack, or allocated if it is parked. */
 struct bridge_call {
     struct list node;
     uint64_t id, since_ns;
     bool counts; /* as outstanding; a wait for a process does not */
+    bool waits;  /* has the id of a wait (guest.h) */
+    bool parked; /* such a wait, between reading the saved bridge and its caller's return */
     bool done;
     char *payload;
     size_t len;
@@ -44,6 +46,16 @@ struct bridge_frame {
     struct list node;
     uint64_t id;
     struct sbuf bytes;
+};
+
+/* The frame that is being read. */
+struct bridge_in {
+    uint8_t raw[BRIDGE_HEADER_BYTES];
+    size_t n_raw;  /* bytes of it that have come */
+    bool admitted; /* the header was checked: the rest follows */
+    bool unneeded; /* the rest is not kept */
+    char *body;    /* with room for a NUL; NULL: not begun */
+    size_t n_body; /* bytes of it that have come */
 };
 
 /* Someone inside a call; close fires the cancel. On the caller's stack. */
@@ -69,6 +81,7 @@ struct bridge {
 
     struct vmm_listener *listener; /* the bridge's own, from prepare to connect */
     struct vmm_listener *entropy_listener, *log_listener; /* until their fibers run */
+    bool entropy_awaited;  /* the guest has not fetched it; a clone never does */
     struct stream *stream; /* freed by the last of reader and writer */
     unsigned stream_users;
     struct list calls, queue;
@@ -78,11 +91,13 @@ struct bridge {
     uint64_t *abandoned;
     size_t n_abandoned, abandoned_cap;
     struct bucket unasked, unasked_bytes;
+    struct bridge_in in;
 
     uint32_t next_port;
     struct bridge_caps caps; /* os is not kept */
     struct guestlog log;
-    bool log_open, log_lost; /* lost: it is not forwarded */
+    struct stream *log_stream; /* while it is read */
+    bool log_open, log_lost;   /* lost: it is not forwarded */
     struct latch log_ended;
 };
 
@@ -90,6 +105,10 @@ static inline struct bridge *bridge_of(const struct guest *g)
 {
     return CONTAINER_OF((struct guest *)g, struct bridge, guest);
 }
+
+/* bridge.c: fibers, for bridge_go. */
+void bridge_entropy_main(struct bridge *b);
+void bridge_log_main(struct bridge *b);
 
 /* A fiber that keeps b alive and is counted in running. */
 void bridge_go(struct bridge *b, void (*fn)(struct bridge *b), const char *name);
@@ -102,14 +121,25 @@ struct ctx bridge_enter(struct ctx *ctx, struct bridge *b, struct bridge_user *u
 void bridge_leave(struct bridge_user *u);
 
 /* bridge_wire.c */
+void bridge_call_free(struct bridge_call *c); /* a parked one */
+void bridge_writer_main(struct bridge *b);
+void bridge_reader_main(struct bridge *b);
 /* Takes stream; starts reader and writer. */
 void bridge_wire_start(struct bridge *b, struct stream *stream);
 /* Sends r and waits for its answer. limit_ns 0: as long as ctx allows. Release *ret if 0. A
  * refusal by the guest is an error too, quoting it. */
 int bridge_call(struct ctx *ctx, struct bridge *b, const struct bridge_request *r,
                 uint64_t limit_ns, bool counts, struct bridge_response *ret, struct err *err);
+/* As bridge_call, for what may take as long as the container lives (guest.h, wait_id). what: for
+ * the list of fibers. */
+int bridge_wait(struct ctx *ctx, struct bridge *b, const struct bridge_request *r,
+                uint64_t limit_ns, const char *what, uint64_t *wait_id, struct bridge_response *ret,
+                struct err *err);
 /* What close must undo in here. */
 void bridge_wire_close(struct bridge *b);
+
+/* bridge_save.c */
+void bridge_ops_saved(struct guest *g, struct saved *s);
 
 /* bridge_calls.c */
 extern const struct guest_ops bridge_ops;

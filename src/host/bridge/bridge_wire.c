@@ -19,6 +19,13 @@ static void frame_free(struct bridge_frame *f)
     free(f);
 }
 
+void bridge_call_free(struct bridge_call *c)
+{
+    list_remove(&c->node);
+    free(c->payload);
+    free(c);
+}
+
 static void stream_unref(struct bridge *b)
 {
     if (--b->stream_users == 0)
@@ -34,7 +41,7 @@ void bridge_wire_close(struct bridge *b)
 
 /* --- out --- */
 
-static void writer_main(struct bridge *b)
+void bridge_writer_main(struct bridge *b)
 {
     struct ctx ctx = ctx_until(b->loop, &b->life);
     struct err err = ERR_INIT;
@@ -172,22 +179,6 @@ static bool is_awaited(struct bridge *b, uint64_t id)
     return find_call(b, id) && !not_yet_sent(b, id);
 }
 
-/* A late answer, or the exit of a container, which WaitForProcess reports: neither kept nor parsed.
- */
-static int skip(struct ctx *ctx, struct bridge *b, const struct bridge_header *h, struct err *err)
-{
-    char buf[4096];
-
-    for (size_t left = payload_len(h), n; left > 0; left -= n) {
-        n = left < sizeof(buf) ? left : sizeof(buf);
-        if (stream_read_full(ctx, b->stream, buf, n, err) < 0)
-            return -1;
-    }
-    log_debug(ctx, "unneeded frame dropped", F_U("id", h->id),
-              F_STR("message", bridge_message_name(h->type)));
-    return 0;
-}
-
 /* The caller may have given up while the answer was read. */
 static void take_response(struct bridge *b, const struct bridge_header *h, char **payload)
 {
@@ -239,37 +230,79 @@ static int slow_down(struct ctx *ctx, struct bridge *b, uint32_t bytes, struct e
     return pause > 0 ? stream_pause(ctx, b->stream, pause, err) : 0;
 }
 
-/* One frame; -1 when the bridge is to be closed for the reason in err. */
-static int read_frame(struct ctx *ctx, struct bridge *b, struct err *err)
+/* Until *have is want: what has come is in the object, since the program may be replaced between
+ * two reads. buf: NULL if it is not kept. */
+static int read_rest(struct ctx *ctx, struct bridge *b, void *buf, size_t *have, size_t want,
+                     struct err *err)
 {
-    uint8_t raw[BRIDGE_HEADER_BYTES];
-    struct bridge_header h;
-    AUTO_FREE char *payload = NULL;
+    char unneeded[4096];
 
-    if (stream_read_full(ctx, b->stream, raw, sizeof(raw), err) < 0)
-        return err_wrap(err, "read from the guest");
-    if (bridge_header_decode(raw, BRIDGE_SIDE_HOST, BRIDGE_MAX_RECEIVE, &h, err) < 0) {
-        bridge_condemn(b, "the guest sent a bad frame: %s", err->msg);
-        return 0;
+    for (size_t n; *have < want; *have += n) {
+        size_t left = want - *have;
+
+        if (!buf && left > sizeof(unneeded))
+            left = sizeof(unneeded);
+        if (stream_read(ctx, b->stream, buf ? (char *)buf + *have : unneeded, left, &n, err) < 0)
+            return -1;
+        if (n == 0)
+            return err_set(err, ERR_UNAVAILABLE, "stream ended after %zu of %zu bytes", *have,
+                           want);
     }
-
-    bool unasked = bridge_kind(h.type) == BRIDGE_KIND_NOTIFICATION;
-    bool late = !unasked && take_abandoned(b, h.id);
-
-    if (!admit(b, &h, unasked, late) || (unasked && slow_down(ctx, b, h.size, err) < 0))
-        return 0; /* closed, in both cases */
-    if (late || unasked)
-        return skip(ctx, b, &h, err);
-    payload = mem_alloc(payload_len(&h) + 1);
-    if (stream_read_full(ctx, b->stream, payload, payload_len(&h), err) < 0)
-        return err_wrap(err, "read a frame of %u bytes from the guest", h.size);
-    payload[payload_len(&h)] = '\0';
-    if (!b->closed)
-        take_response(b, &h, &payload);
     return 0;
 }
 
-static void reader_main(struct bridge *b)
+static void in_release(struct bridge_in *in)
+{
+    free(in->body);
+    *in = (struct bridge_in){ 0 };
+}
+
+/* A late answer and the exit of a container, which WaitForProcess reports, are neither kept nor
+ * parsed. False if the frame is refused. */
+static bool take_header(struct ctx *ctx, struct bridge *b, const struct bridge_header *h,
+                        struct err *err)
+{
+    bool unasked = bridge_kind(h->type) == BRIDGE_KIND_NOTIFICATION;
+    bool late = !unasked && take_abandoned(b, h->id);
+
+    if (!admit(b, h, unasked, late))
+        return false;
+    b->in.admitted = true;
+    b->in.unneeded = unasked || late;
+    return !unasked || slow_down(ctx, b, h->size, err) == 0;
+}
+
+/* One frame; -1 when the bridge is to be closed for the reason in err. */
+static int read_frame(struct ctx *ctx, struct bridge *b, struct err *err)
+{
+    struct bridge_in *in = &b->in;
+    struct bridge_header h;
+
+    if (read_rest(ctx, b, in->raw, &in->n_raw, sizeof(in->raw), err) < 0)
+        return err_wrap(err, "read from the guest");
+    if (bridge_header_decode(in->raw, BRIDGE_SIDE_HOST, BRIDGE_MAX_RECEIVE, &h, err) < 0) {
+        bridge_condemn(b, "the guest sent a bad frame: %s", err->msg);
+        return 0;
+    }
+    if (!in->admitted && !take_header(ctx, b, &h, err))
+        return 0; /* closed */
+    if (!in->unneeded && !in->body)
+        in->body = mem_alloc(payload_len(&h) + 1);
+    if (read_rest(ctx, b, in->body, &in->n_body, payload_len(&h), err) < 0)
+        return err_wrap(err, "read a frame of %u bytes from the guest", h.size);
+    if (in->unneeded) {
+        log_debug(ctx, "unneeded frame dropped", F_U("id", h.id),
+                  F_STR("message", bridge_message_name(h.type)));
+    } else {
+        in->body[payload_len(&h)] = '\0';
+        if (!b->closed)
+            take_response(b, &h, &in->body);
+    }
+    in_release(in);
+    return 0;
+}
+
+void bridge_reader_main(struct bridge *b)
 {
     struct ctx ctx = ctx_until(b->loop, &b->life);
     struct err err = ERR_INIT;
@@ -287,8 +320,8 @@ void bridge_wire_start(struct bridge *b, struct stream *stream)
 {
     b->stream = stream;
     b->stream_users = 2;
-    bridge_go(b, writer_main, "write");
-    bridge_go(b, reader_main, "read");
+    bridge_go(b, bridge_writer_main, "write");
+    bridge_go(b, bridge_reader_main, "read");
 }
 
 /* --- a call --- */
@@ -363,10 +396,36 @@ static int take_answer(struct bridge *b, struct bridge_call *c, const struct bri
     return 0;
 }
 
-int bridge_call(struct ctx *ctx, struct bridge *b, const struct bridge_request *r,
-                uint64_t limit_ns, bool counts, struct bridge_response *ret, struct err *err)
+/* The wait of this id, whose request was sent before the bridge was saved. */
+static int adopt(struct bridge *b, uint64_t id, struct bridge_call *c, struct err *err)
 {
-    struct bridge_call c = { .id = b->next_id, .since_ns = loop_now(b->loop), .counts = counts };
+    LIST_FOR (struct bridge_call, p, &b->calls, node) {
+        if (p->id != id || !p->parked)
+            continue;
+        list_remove(&p->node);
+        *c = *p;
+        c->parked = false;
+        free(p);
+        return 0;
+    }
+    return err_set(err, ERR_STATE, "request %llu is not outstanding", (unsigned long long)id);
+}
+
+static int send_call(const struct ctx *ctx, struct bridge *b, const struct bridge_request *r,
+                     const struct trace *t, struct bridge_call *c, struct err *err)
+{
+    c->id = b->next_id;
+    if (enqueue(ctx, b, r, t, c->id, err) < 0)
+        return -1;
+    b->next_id++;
+    return 0;
+}
+
+/* wait_id: NULL for a call that is not a wait. */
+static int run_call(struct ctx *ctx, struct bridge *b, const struct bridge_request *r,
+                    uint64_t limit_ns, struct bridge_call c, const char *what, uint64_t *wait_id,
+                    struct bridge_response *ret, struct err *err)
+{
     const char *message = bridge_message_name(r->type);
     struct bridge_user user;
     int waited = 0;
@@ -380,9 +439,11 @@ int bridge_call(struct ctx *ctx, struct bridge *b, const struct bridge_request *
     span.kind = SPAN_CLIENT;
     if (r->type == BRIDGE_MODIFY_SETTINGS)
         span_attr(span.ctx, "resource", bridge_resource_name(r->modify.resource));
-    if (enqueue(ctx, b, r, &span.trace, c.id, err) < 0)
+    if (wait_id && *wait_id ? adopt(b, *wait_id, &c, err) < 0
+                            : send_call(ctx, b, r, &span.trace, &c, err) < 0)
         return err_wrap(err, "%s", message);
-    b->next_id++;
+    if (wait_id)
+        *wait_id = c.id;
     waitq_init(&c.q);
     list_append(&b->calls, &c.node);
 
@@ -390,9 +451,11 @@ int bridge_call(struct ctx *ctx, struct bridge *b, const struct bridge_request *
     struct ctx inner = bridge_enter(limit_ns ? &limited : ctx, b, &user);
 
     while (!c.done && waited == 0)
-        waited = waitq_wait(&inner, &c.q, "an answer of the guest", err);
+        waited = waitq_wait(&inner, &c.q, what, err);
     bridge_leave(&user);
     list_remove(&c.node);
+    if (wait_id)
+        *wait_id = 0;
     if (c.done) {
         err_clear(err);
         if (log_on(LOG_TRACE))
@@ -401,4 +464,21 @@ int bridge_call(struct ctx *ctx, struct bridge *b, const struct bridge_request *
     }
     abandon(b, c.id);
     return b->closed ? gone(b, message, err) : err_wrap(err, "%s", message);
+}
+
+int bridge_call(struct ctx *ctx, struct bridge *b, const struct bridge_request *r,
+                uint64_t limit_ns, bool counts, struct bridge_response *ret, struct err *err)
+{
+    const struct bridge_call c = { .since_ns = loop_now(b->loop), .counts = counts };
+
+    return run_call(ctx, b, r, limit_ns, c, "an answer of the guest", NULL, ret, err);
+}
+
+int bridge_wait(struct ctx *ctx, struct bridge *b, const struct bridge_request *r,
+                uint64_t limit_ns, const char *what, uint64_t *wait_id, struct bridge_response *ret,
+                struct err *err)
+{
+    const struct bridge_call c = { .since_ns = loop_now(b->loop), .waits = true };
+
+    return run_call(ctx, b, r, limit_ns, c, what, wait_id, ret, err);
 }

@@ -14,6 +14,7 @@
 struct ctx;
 struct err;
 struct guest;
+struct saved;
 typedef struct json_t json_t;
 struct stream;
 
@@ -100,6 +101,10 @@ struct guest_ops {
      * close it also ends the guest's own fibers: nothing touches the VMM from then on. */
     int (*drain_log)(struct ctx *ctx, struct guest *g, struct err *err);
     void (*free)(struct guest *g);
+    /* A guest that is connected, and of whose calls only waits (wait_process, wait_oom) are
+     * outstanding, for saved.h. Reading: into a new object, instead of prepare and connect. NULL:
+     * it cannot be saved. */
+    void (*saved)(struct guest *g, struct saved *s);
 
     bool (*connected)(const struct guest *g);
     /* Age of the oldest outstanding call in ns, 0 if none; waits for processes do not count. */
@@ -111,9 +116,13 @@ struct guest_ops {
     int (*exec)(struct ctx *ctx, struct guest *g, const struct guest_exec *e,
                 struct guest_process *ret, struct err *err);
     /* ERR_DEADLINE when timeout_ms passed in the guest, ERR_NOT_FOUND for an unknown pid. The
-     * answer comes only after the output streams were read to their end and closed. */
+     * answer comes only after the output streams were read to their end and closed.
+     * wait_id, of the two waits (this one and wait_oom): while the wait is outstanding, it names
+     * the request; 0 before and after. Not 0 at the call: the request was sent before the guest was
+     * saved (saved below), and its answer is awaited here. */
     int (*wait_process)(struct ctx *ctx, struct guest *g, const char *container, uint32_t pid,
-                        uint32_t timeout_ms, uint32_t *ret_exit_code, struct err *err);
+                        uint32_t timeout_ms, uint32_t *ret_exit_code, uint64_t *wait_id,
+                        struct err *err);
     int (*signal_process)(struct ctx *ctx, struct guest *g, const char *container, uint32_t pid,
                           int signo, struct err *err);
     int (*resize_console)(struct ctx *ctx, struct guest *g, const char *container, uint32_t pid,
@@ -149,7 +158,7 @@ struct guest_ops {
     int (*freeze_container)(struct ctx *ctx, struct guest *g, const char *container, bool frozen,
                             struct err *err);
     int (*wait_oom)(struct ctx *ctx, struct guest *g, const char *container, bool *ret_oom,
-                    struct err *err);
+                    uint64_t *wait_id, struct err *err);
     int (*set_clock)(struct ctx *ctx, struct guest *g, uint64_t wall_ns, struct err *err);
     int (*read_clock)(struct ctx *ctx, struct guest *g, uint64_t *ret_ns, struct err *err);
 

@@ -60,6 +60,12 @@ void guestlog_init(struct guestlog *l, struct timeline *timeline, uint64_t now_n
     };
 }
 
+void guestlog_release(struct guestlog *l)
+{
+    sbuf_release(&l->line);
+    l->skipping = l->last_words = false;
+}
+
 static uint64_t to_host(const struct guestlog *l, uint64_t guest_ns, uint64_t now_ns)
 {
     int64_t at = l->have_offset ? (int64_t)guest_ns + l->offset : (int64_t)now_ns;
@@ -285,22 +291,16 @@ bool guestlog_line(struct guestlog *l, const struct ctx *ctx, const char *line, 
 
 /* --- the stream --- */
 
-struct reading {
-    struct sbuf line;
-    bool skipping;   /* the rest of a line that is too long */
-    bool last_words; /* everything from here on is text */
-};
-
-static void take_bytes(struct guestlog *l, const struct ctx *ctx, struct reading *r,
-                       const char *data, size_t len, uint64_t now_ns)
+static void take_bytes(struct guestlog *l, const struct ctx *ctx, const char *data, size_t len,
+                       uint64_t now_ns)
 {
-    while (len > 0 && !r->last_words) {
+    while (len > 0 && !l->last_words) {
         const char *nl = memchr(data, '\n', len);
         size_t part = nl ? (size_t)(nl - data) : len;
 
-        if (!r->skipping && r->line.len + part > GUESTLOG_LINE_MAX) {
-            r->skipping = true;
-            r->line.len = 0;
+        if (!l->skipping && l->line.len + part > GUESTLOG_LINE_MAX) {
+            l->skipping = true;
+            l->line.len = 0;
             emit(l, ctx,
                  &(struct said){ .level = LOG_WARN,
                                  .msg = "guest",
@@ -308,36 +308,36 @@ static void take_bytes(struct guestlog *l, const struct ctx *ctx, struct reading
                                  .text = "(a line longer than 16 KiB was left out)" },
                  now_ns);
         }
-        if (!r->skipping)
-            sbuf_add(&r->line, data, part);
+        if (!l->skipping)
+            sbuf_add(&l->line, data, part);
         data += part + (nl != NULL);
         len -= part + (nl != NULL);
         if (!nl)
             return;
-        if (!r->skipping && !guestlog_line(l, ctx, r->line.data, r->line.len, now_ns)) {
-            r->last_words = true;
-            sbuf_addc(&r->line, '\n');
+        if (!l->skipping && !guestlog_line(l, ctx, l->line.data, l->line.len, now_ns)) {
+            l->last_words = true;
+            sbuf_addc(&l->line, '\n');
             break;
         }
-        r->skipping = false;
-        r->line.len = 0;
+        l->skipping = false;
+        l->line.len = 0;
     }
-    if (r->last_words && r->line.len < GUESTLOG_LAST_WORDS_MAX) {
-        size_t room = GUESTLOG_LAST_WORDS_MAX - r->line.len;
+    if (l->last_words && l->line.len < GUESTLOG_LAST_WORDS_MAX) {
+        size_t room = GUESTLOG_LAST_WORDS_MAX - l->line.len;
 
-        sbuf_add(&r->line, data, len < room ? len : room);
+        sbuf_add(&l->line, data, len < room ? len : room);
     }
 }
 
-static void finish(struct guestlog *l, const struct ctx *ctx, struct reading *r, uint64_t now_ns)
+static void finish(struct guestlog *l, const struct ctx *ctx, uint64_t now_ns)
 {
     AUTO(sbuf_release) struct sbuf text = { 0 };
 
-    if (r->line.len == 0 || r->skipping)
+    if (l->line.len == 0 || l->skipping)
         return;
-    if (!r->last_words && guestlog_line(l, ctx, r->line.data, r->line.len, now_ns))
+    if (!l->last_words && guestlog_line(l, ctx, l->line.data, l->line.len, now_ns))
         return;
-    guestlog_escape(&text, r->line.data, r->line.len, GUESTLOG_LAST_WORDS_MAX);
+    guestlog_escape(&text, l->line.data, l->line.len, GUESTLOG_LAST_WORDS_MAX);
     /* One for each VM, and why it ended: it needs no leave. */
     log_write(
         ctx, LOG_ERROR, "gcs terminated",
@@ -367,19 +367,18 @@ static int slow_down(struct ctx *ctx, struct guestlog *l, struct stream *s, size
 
 int guestlog_read(struct ctx *ctx, struct guestlog *l, struct stream *s, struct err *err)
 {
-    struct reading r = { 0 };
     char buf[READ_BYTES];
     size_t n = 0;
     int ret;
 
     while ((ret = stream_read(ctx, s, buf, sizeof(buf), &n, err)) == 0 && n > 0) {
-        take_bytes(l, ctx, &r, buf, n, loop_now(ctx->loop));
+        take_bytes(l, ctx, buf, n, loop_now(ctx->loop));
         ret = slow_down(ctx, l, s, n, err);
         if (ret < 0)
             break;
     }
-    finish(l, ctx, &r, loop_now(ctx->loop));
+    finish(l, ctx, loop_now(ctx->loop));
     tell_lost(l, ctx);
-    sbuf_release(&r.line);
+    guestlog_release(l);
     return ret;
 }

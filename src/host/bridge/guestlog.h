@@ -6,13 +6,13 @@
 #pragma once
 #include "base/bucket.h"
 #include "base/log.h"
+#include "base/str.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 struct ctx;
 struct err;
-struct sbuf;
 struct stream;
 struct timeline;
 
@@ -52,16 +52,22 @@ struct guestlog {
     struct guestlog_stage stages[GUESTLOG_STAGES]; /* until flushed */
     unsigned n_stages;
     bool flushed;
+    /* Of the stream, between two reads. */
+    struct sbuf line;
+    bool skipping;   /* the rest of a line that is too long */
+    bool last_words; /* everything from here on is text */
 };
 
 void guestlog_init(struct guestlog *l, struct timeline *timeline, uint64_t now_ns);
+void guestlog_release(struct guestlog *l);
 /* One line without its newline. False if it is not a JSON object. Never waits. */
 bool guestlog_line(struct guestlog *l, const struct ctx *ctx, const char *line, size_t len,
                    uint64_t now_ns);
 /* The stages so far go into the timeline; later ones at once. The best moment is when the guest
  * has spoken without delay, that is, when it is up. */
 void guestlog_flush(struct guestlog *l, uint64_t now_ns);
-/* Reads lines to the stream's end (0) or until ctx ends or the stream fails (-1). */
+/* Reads lines to the stream's end (0) or until ctx ends or the stream fails (-1). Of a log that was
+ * saved meanwhile, it goes on where that stopped. */
 int guestlog_read(struct ctx *ctx, struct guestlog *l, struct stream *s, struct err *err);
 
 /* Appends s with everything that could act on a terminal or a log reader escaped (\n, \u001b …),

@@ -34,6 +34,18 @@ static const struct fsm_edge edges[] = {
 FSM_DEFINE(container_fsm, "container", states, CONTAINER_STATE_COUNT, events, CONTAINER_EV_COUNT,
            edges);
 
+struct container *container_new(struct registry *r)
+{
+    struct container *c = mem_new(struct container);
+
+    c->refs = 1;
+    c->r = r;
+    c->p.listed = true;
+    gate_init(&c->gate, "container");
+    waitq_init(&c->changed);
+    return c;
+}
+
 struct container *container_ref(struct container *c)
 {
     c->refs++;

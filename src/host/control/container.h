@@ -28,6 +28,7 @@ struct network_dns;
 typedef struct json_t json_t;
 struct pod;
 struct registry;
+struct saved;
 struct spec;
 
 enum container_state {
@@ -156,6 +157,11 @@ void container_each(const struct container *c, void (*fn)(void *arg, const struc
                     void *arg);
 /* All that is known of it, as an object. */
 void container_describe(const struct container *c, struct jsw *w);
+
+/* container_save.c, in a message that is open: one whose create has ended. Reading: *c is made; its
+ * pod is joined, which is read already, and its fibers are started. */
+void container_saved(struct saved *s, struct registry *r, struct pod *const *pods, size_t n_pods,
+                     struct container **c);
 
 /* --- what others report to it; it decides what that means --- */
 

@@ -252,6 +252,12 @@ static void anchor_main(void *arg)
     waitq_wake_all(&c->changed);
 }
 
+void container_watch_anchor(struct container *c)
+{
+    c->anchor_watched = true;
+    fibers_go(&c->r->fibers, c->r->o.loop, anchor_main, container_ref(c), "anchor %s", c->p.id);
+}
+
 /* For the run file, which names it to `delete`. */
 static void name_anchor(struct container *c)
 {
@@ -293,8 +299,7 @@ static int spawn_anchor(struct ctx *ctx, struct container *c, const struct spec 
     if (c == c->p.pod->holder)
         pod_set_netns(c->p.pod, spec, c->p.pid);
     name_anchor(c);
-    c->anchor_watched = true;
-    fibers_go(&c->r->fibers, c->r->o.loop, anchor_main, container_ref(c), "anchor %s", c->p.id);
+    container_watch_anchor(c);
     return 0;
 }
 
@@ -444,17 +449,12 @@ static int check(struct registry *r, const struct container_create *cc, struct e
 
 static struct container *add(struct registry *r, const struct container_create *cc)
 {
-    struct container *c = mem_new(struct container);
+    struct container *c = container_new(r);
 
-    c->refs = 1;
-    c->r = r;
     c->p.id = str_dup(cc->id);
     c->p.guest_id = registry_guest_id(r, cc->id);
     c->p.bundle = str_dup(cc->bundle);
     c->p.hidden = cc->spec != NULL;
-    c->p.listed = true;
-    gate_init(&c->gate, "container");
-    waitq_init(&c->changed);
     c->p.pod = pod_new(r, c->p.id, c);
     c->p.pod->hidden = c->p.hidden;
     c->p.pod->dns = cc->dns;

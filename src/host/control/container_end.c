@@ -1,6 +1,5 @@
 /* container_end.c - how a container's processes end: execs before init, OOM before both; also
  * without a guest to report it. */
-#include "base/bucket.h"
 #include "base/exit_code.h"
 #include "base/log.h"
 #include "base/loop.h"
@@ -28,25 +27,25 @@ static void publish_oom(struct container *c)
 
 static void watch_oom(struct ctx *ctx, struct container *c)
 {
-    /* Each event is worth the seconds after which there may be another. */
-    struct bucket rate = { .burst = CONTAINER_OOM_BURST * CONTAINER_OOM_EVERY_S, .per_s = 1 };
     struct err err = ERR_INIT;
-    uint64_t untold = 0;
     bool oom = true;
 
     AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->p.pod->vm, "watch for OOM", &err);
 
-    while (in && oom && in->guest->ops->wait_oom(ctx, in->guest, c->p.guest_id, &oom, &err) == 0) {
+    while (in && oom &&
+           in->guest->ops->wait_oom(ctx, in->guest, c->p.guest_id, &oom, &c->oom_wait_id, &err) ==
+               0) {
         if (oom) {
-            if (bucket_try(&rate, CONTAINER_OOM_EVERY_S, loop_now(ctx->loop)))
+            if (bucket_try(&c->oom_rate, CONTAINER_OOM_EVERY_S, loop_now(ctx->loop)))
                 publish_oom(c);
             else
-                untold++;
+                c->oom_untold++;
             (void)fiber_sleep(ctx, CONTAINER_OOM_PAUSE, &err); /* whatever the guest says */
         }
     }
-    if (untold > 0)
-        log_warn(ctx, "out of memory more often than events were published", F_U("more", untold));
+    if (c->oom_untold > 0)
+        log_warn(ctx, "out of memory more often than events were published",
+                 F_U("more", c->oom_untold));
 }
 
 static void oom_main(void *arg)
@@ -57,6 +56,15 @@ static void oom_main(void *arg)
     watch_oom(&ctx, c);
     c->oom_watched = false;
     waitq_wake_all(&c->changed);
+}
+
+void container_watch_oom(struct container *c)
+{
+    /* Each event is worth the seconds after which there may be another. */
+    c->oom_rate.burst = CONTAINER_OOM_BURST * CONTAINER_OOM_EVERY_S;
+    c->oom_rate.per_s = 1;
+    c->oom_watched = true;
+    fibers_go(&c->r->fibers, c->r->o.loop, oom_main, container_ref(c), "oom %s", c->p.id);
 }
 
 /* --- execs first --- */
@@ -109,8 +117,7 @@ void container_process_changed(struct container *c, struct process *p)
         return;
     if (state == PROCESS_ST_RUNNING) {
         fsm_step(&container_fsm, &c->p.state, CONTAINER_EV_STARTED);
-        c->oom_watched = true;
-        fibers_go(&c->r->fibers, c->r->o.loop, oom_main, container_ref(c), "oom %s", c->p.id);
+        container_watch_oom(c);
     } else if (state == PROCESS_ST_TERMINATED) {
         if (fsm_check(&container_fsm, c->p.state, CONTAINER_EV_EXITED, &(struct err)ERR_INIT) == 0)
             fsm_step(&container_fsm, &c->p.state, CONTAINER_EV_EXITED);

@@ -1,5 +1,6 @@
 /* container_priv.h - the inside of a container, for container*.c and its tests. */
 #pragma once
+#include "base/bucket.h"
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/err.h"
@@ -92,11 +93,16 @@ struct container {
     struct cgroup *cgroup;
     struct anchor *anchor;
     bool anchor_watched, oom_watched; /* by a fiber */
+    uint64_t oom_wait_id;             /* guest.h */
+    struct bucket oom_rate;           /* of events */
+    uint64_t oom_untold;              /* beyond that rate */
     bool anchor_lost;                 /* killed by somebody else */
     struct hooks *hooks;              /* of its spec; NULL: none */
     bool hooks_begun;                 /* and those of poststop have not */
 };
 
+/* Without ids and pod yet. */
+struct container *container_new(struct registry *r);
 /* Inside the gate: releases what the container holds. Repeated, it continues at the step that
  * failed. */
 int container_release(struct ctx *ctx, struct container *c, struct err *err);
@@ -167,7 +173,12 @@ int container_run_create_hooks(struct ctx *ctx, struct container *c, struct err 
 void container_run_poststart_hooks(struct ctx *ctx, struct container *c);
 void container_run_poststop_hooks(struct ctx *ctx, struct container *c);
 
+/* container_create.c: the fiber that awaits the end of its anchor. */
+void container_watch_anchor(struct container *c);
+
 /* container_end.c */
+/* The fiber that awaits what the guest says of OOM. */
+void container_watch_oom(struct container *c);
 /* Of an init that was never started, which nobody watches: after its execs, and published. ask:
  * they run on in the guest unless that is asked. Never waits. */
 void container_end_created(struct container *c, uint32_t status, bool ask);

@@ -1,27 +1,12 @@
 #include "host/control/events.h"
 #include "base/ctx.h"
 #include "base/err.h"
-#include "base/fiber.h"
-#include "base/list.h"
 #include "base/str.h"
+#include "host/control/events_priv.h"
 #include <stdlib.h>
 
 /* Beyond this, what may repeat without end (paused, resumed, oom) makes room for what may not. */
 #define EVENTS_SOFT_LIMIT 2048
-
-struct item {
-    struct list in_queue;
-    struct event event; /* its strings are ours */
-};
-
-struct events {
-    struct list items; /* oldest first */
-    size_t n;
-    uint64_t dropped;
-    struct waitq changed;
-    bool (*filter)(void *arg, const struct event *e);
-    void *filter_arg;
-};
 
 const char *event_name(enum event_kind kind)
 {

@@ -9,6 +9,7 @@
 
 struct ctx;
 struct err;
+struct saved;
 struct events;
 
 enum event_kind {
@@ -60,3 +61,6 @@ size_t events_pending(const struct events *q);
 uint64_t events_dropped(const struct events *q); /* and given up */
 /* Until nothing is pending. */
 int events_flush(struct ctx *ctx, struct events *q, struct err *err);
+
+/* For saved.h: the events that are not delivered yet. */
+void events_saved(struct saved *s, struct events *q);

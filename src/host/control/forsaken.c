@@ -78,6 +78,23 @@ static struct container *find_any(const struct registry *r, const char *id)
     return NULL;
 }
 
+static void end_in_fiber(struct container *c)
+{
+    struct registry *r = container_pod(c)->r;
+
+    /* A sandbox's own goes with the sandbox, when nothing else is in it (forsaken_all). */
+    if (!container_parts(c)->hidden)
+        fibers_go(&r->fibers, r->o.loop, forsaken_main, container_ref(c), "forsaken %s",
+                  container_id(c));
+}
+
+void forsaken_resume(struct registry *r)
+{
+    for (size_t i = 0; i < r->n_containers; i++)
+        if (container_parts(r->containers[i])->forsaken)
+            end_in_fiber(r->containers[i]);
+}
+
 static void forsake(void *arg, const char *id, const char *anchor)
 {
     struct registry *r = arg;
@@ -93,9 +110,7 @@ static void forsake(void *arg, const char *id, const char *anchor)
     container_forsake(c);
     r->forsook = true;
     log_warn(NULL, "containerd has given up this container; killing it", F_STR(LK_CID, id));
-    /* A sandbox's own goes with the sandbox, when nothing else is in it (forsaken_all). */
-    if (!container_parts(c)->hidden)
-        fibers_go(&r->fibers, r->o.loop, forsaken_main, container_ref(c), "forsaken %s", id);
+    end_in_fiber(c);
 }
 
 void forsaken_obey(struct registry *r)

@@ -5,23 +5,31 @@
 #include "base/fiber.h"
 #include "host/config/sizing.h"
 #include "host/control/container.h"
+#include "host/control/pod_priv.h"
 #include "host/control/registry.h"
 #include "host/control/vm.h"
 #include <stdlib.h>
 #include <string.h>
 
-struct pod *pod_new(struct registry *r, const char *id, struct container *c)
+struct pod *pod_empty(struct registry *r)
 {
     struct pod *pod = mem_new(struct pod);
 
     pod->refs = 1;
     pod->r = r;
-    pod->id = str_dup(id);
-    pod->guest_id = registry_guest_id(r, id);
-    pod->holder = c;
     list_init(&pod->volumes);
     list_init(&pod->disks);
     gate_init(&pod->disks_gate, "volumes");
+    return pod;
+}
+
+struct pod *pod_new(struct registry *r, const char *id, struct container *c)
+{
+    struct pod *pod = pod_empty(r);
+
+    pod->id = str_dup(id);
+    pod->guest_id = registry_guest_id(r, id);
+    pod->holder = c;
     pod_join(pod, c);
     return pod;
 }

@@ -24,6 +24,7 @@ struct jsw;
 struct network;
 struct network_dns;
 struct registry;
+struct saved;
 struct sizing_pod;
 struct vm;
 struct volumes_record;
@@ -68,6 +69,10 @@ void pod_size(const struct pod *pod, const struct container *one, const struct s
 /* Kill with `all` on its holder: every process of every container, all at once. Ended ones count as
  * killed. The first error is the one that is reported. */
 int pod_kill(struct ctx *ctx, struct pod *pod, uint32_t signo, struct err *err);
+
+/* pod_save.c, in a message that is open; its containers are not in it. Reading: *pod is made, in
+ * the registry's VM, which is read already. */
+void pod_saved(struct saved *s, struct registry *r, struct pod **pod);
 
 /* pod_network.c: attached when the holder is started (CNI may come between Create and Start),
  * detached when it is deleted. pid: of the holder's anchor. */

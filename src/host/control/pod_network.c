@@ -2,10 +2,9 @@
  */
 #include "base/err.h"
 #include "base/json.h"
-#include "host/control/pod.h"
+#include "host/control/pod_priv.h"
 #include "host/control/registry.h"
 #include "host/control/vm.h"
-#include "host/device/network.h"
 #include "host/net/net.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,20 +30,27 @@ static void leave(void *arg)
     vm_leave(vm_parts(arg));
 }
 
-int pod_attach_network(struct ctx *ctx, struct pod *pod, struct err *err)
+struct network_opts pod_network_opts(struct pod *pod)
 {
     const struct vm_parts *vm = vm_parts(pod->vm);
-    SPAN(step, ctx, vm->vmm->timeline, TRACK_HOST, "attach network", err);
+
+    return (struct network_opts){ .loop = pod->r->o.loop,
+                                  .vmm = vm->vmm,
+                                  .guest = vm->guest,
+                                  .ledger = vm->ledger,
+                                  .guest_ns = pod->guest_id,
+                                  .enter = enter,
+                                  .leave = leave,
+                                  .arg = pod->vm };
+}
+
+int pod_attach_network(struct ctx *ctx, struct pod *pod, struct err *err)
+{
+    const struct network_opts o = pod_network_opts(pod);
+    SPAN(step, ctx, o.vmm->timeline, TRACK_HOST, "attach network", err);
 
     if (!pod->network)
-        pod->network = network_new(&(struct network_opts){ .loop = pod->r->o.loop,
-                                                           .vmm = vm->vmm,
-                                                           .guest = vm->guest,
-                                                           .ledger = vm->ledger,
-                                                           .guest_ns = pod->guest_id,
-                                                           .enter = enter,
-                                                           .leave = leave,
-                                                           .arg = pod->vm });
+        pod->network = network_new(&o);
     span_attr(step.ctx, "netns", pod->netns);
     if (network_attach(step.ctx, pod->network, pod->netns, pod->dns, err) < 0)
         return err_wrap_because(err, REASON_NETWORK_FAILED, "network of pod %s", pod->id);

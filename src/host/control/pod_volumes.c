@@ -9,8 +9,7 @@
 #include "base/sha256.h"
 #include "base/str.h"
 #include "host/config/config.h"
-#include "host/config/volumes.h"
-#include "host/control/pod.h"
+#include "host/control/pod_priv.h"
 #include "host/control/registry.h"
 #include "host/files/blockimage.h"
 #include "host/files/emptydir.h"
@@ -23,18 +22,6 @@
 
 #define MIB2 (UINT64_C(2) << 20)
 #define GIB1 (UINT64_C(1) << 30)
-
-struct pod_volume {
-    struct list node;
-    char *dir, *key;
-    bool local;
-};
-
-struct pod_disk {
-    struct list node;
-    struct volumes_record v;
-    int fd;
-};
 
 void pod_release_volumes(struct pod *pod)
 {

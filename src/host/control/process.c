@@ -199,20 +199,26 @@ void process_describe(const struct process *p, struct jsw *w)
 
 /* --- stdio --- */
 
-int process_open_io(struct ctx *ctx, struct process *p, struct err *err)
+struct io_spec process_io_spec(const struct process *p)
 {
     struct registry *r = p->pod->r;
-    const struct io_spec spec = { .in = p->in,
-                                  .out = p->out,
-                                  .err = p->err,
-                                  .terminal = p->terminal,
-                                  .container_id = p->container_id,
-                                  .ns = r->ns,
-                                  .ledger = vm_parts(p->pod->vm)->ledger,
-                                  .drivers = &r->drivers,
-                                  .hub = r->hub };
 
-    if (io_open(ctx, r->o.loop, &spec, &p->io, err) < 0)
+    return (struct io_spec){ .in = p->in,
+                             .out = p->out,
+                             .err = p->err,
+                             .terminal = p->terminal,
+                             .container_id = p->container_id,
+                             .ns = r->ns,
+                             .ledger = p->pod->vm ? vm_parts(p->pod->vm)->ledger : NULL,
+                             .drivers = &r->drivers,
+                             .hub = r->hub };
+}
+
+int process_open_io(struct ctx *ctx, struct process *p, struct err *err)
+{
+    const struct io_spec spec = process_io_spec(p);
+
+    if (io_open(ctx, loop_of(p), &spec, &p->io, err) < 0)
         return err_wrap_because(err, REASON_STDIO_FAILED, "stdio of %s%s%s", p->container_id,
                                 p->exec_id[0] ? "/" : "", p->exec_id);
     if (p->stdin_closed)
@@ -292,7 +298,7 @@ static int await_exit(struct ctx *ctx, struct process *p, uint32_t *ret_code, st
     AUTO(vm_leave) const struct vm_parts *in = vm_enter(p->pod->vm, "wait for a process", err);
 
     return in ? in->guest->ops->wait_process(ctx, in->guest, p->guest_id, p->guest_pid,
-                                             GUEST_WAIT_FOREVER, ret_code, err)
+                                             GUEST_WAIT_FOREVER, ret_code, &p->wait_id, err)
               : -1;
 }
 
@@ -319,6 +325,13 @@ static void watch_main(void *arg)
     process_end(p, code, true);
     if (!lost)
         log_info(&ctx, "process ended", F_STR(LK_EID, p->exec_id), F_U("status", code));
+}
+
+void process_watch(struct process *p)
+{
+    container_ref(p->c);
+    fibers_go(&p->pod->r->fibers, loop_of(p), watch_main, process_ref(p), "watch %s",
+              p->container_id);
 }
 
 /* --- the start --- */
@@ -369,10 +382,7 @@ static void started(struct process *p)
     fsm_step(&process_fsm, &p->state, PROCESS_EV_STARTED);
     publish(p, process_is_init(p) ? EVENT_START : EVENT_EXEC_STARTED);
     container_process_changed(p->c, p);
-    /* Only now: no exit can come before its start. */
-    container_ref(p->c);
-    fibers_go(&p->pod->r->fibers, loop_of(p), watch_main, process_ref(p), "watch %s",
-              p->container_id);
+    process_watch(p); /* only now: no exit can come before its start */
 }
 
 static int start(struct ctx *ctx, struct process *p, struct container *c, struct err *err)
@@ -452,11 +462,18 @@ static void kill_vm(struct process *p)
 static void killed_main(void *arg)
 {
     AUTO(process_unref) struct process *p = arg;
-    struct ctx limited = ctx_limited(loop_of(p), PROCESS_KILLED_LIMIT);
+    struct ctx limited = ctx_root(loop_of(p));
     struct err err = ERR_INIT;
 
+    limited.deadline = p->killed_until;
     if (latch_wait(&limited, &p->exited, "a killed process to end", &err) < 0)
         kill_vm(p);
+}
+
+void process_watch_killed(struct process *p)
+{
+    fibers_go(&p->pod->r->fibers, loop_of(p), killed_main, process_ref(p), "killed %s",
+              p->container_id);
 }
 
 /* The guest acted on a SIGKILL, or knows of no such process. If it does not report an end, the
@@ -466,8 +483,8 @@ static void watch_killed(struct process *p)
     if (p->killed)
         return;
     p->killed = true;
-    fibers_go(&p->pod->r->fibers, loop_of(p), killed_main, process_ref(p), "killed %s",
-              p->container_id);
+    p->killed_until = loop_now(loop_of(p)) + PROCESS_KILLED_LIMIT;
+    process_watch_killed(p);
 }
 
 static int ask_signal(struct ctx *ctx, struct process *p, uint32_t signo, struct err *err)

@@ -21,6 +21,7 @@ struct fsm;
 struct jsw;
 typedef struct json_t json_t;
 struct process;
+struct saved;
 
 enum process_state {
     PROCESS_ST_NOT_CREATED,
@@ -97,3 +98,7 @@ int process_resize(struct ctx *ctx, struct process *p, uint16_t rows, uint16_t c
                    struct err *err);
 /* Its end, however it is known; the first call counts. publish: its exit. */
 void process_end(struct process *p, uint32_t status, bool published);
+
+/* process_save.c: one that is Created, Running or Terminated. Reading: of a container that is read
+ * already, in a VM that is. NULL: none. */
+void process_saved(struct saved *s, uint32_t field, struct container *c, struct process **p);

@@ -6,6 +6,7 @@
 #include "base/fiber.h"
 #include "base/fsm.h"
 #include "host/control/process.h"
+#include "host/io/io.h"
 
 /* Every wait of this controller that no caller bounds has its limit here. */
 #define PROCESS_LOST_DRAIN_LIMIT (20 * NS_PER_MS) /* what is in our sockets already */
@@ -28,9 +29,16 @@ struct process {
     bool stdin_closed;
     uint16_t rows, cols; /* asked for before the start */
     uint32_t guest_pid, pid;
+    uint64_t wait_id; /* guest.h */
     uint32_t exit_status;
     uint64_t exited_wall_ns;
     struct io *io;
     struct latch exited;
-    bool killed; /* by a SIGKILL that the guest acted on: its end is awaited */
+    bool killed;           /* by a SIGKILL that the guest acted on: its end is awaited */
+    uint64_t killed_until; /* until then */
 };
+
+struct io_spec process_io_spec(const struct process *p);
+/* Starts the fiber that awaits its exit; that awaits it after a SIGKILL, until killed_until. */
+void process_watch(struct process *p);
+void process_watch_killed(struct process *p);

@@ -23,11 +23,13 @@ struct io_hub;
 struct ledger;
 struct loop;
 struct pod;
+struct saved;
 struct sandbox;
 struct span_sink;
 struct spec;
 struct strv;
 struct vm;
+struct vm_opts;
 struct vmm;
 
 struct registry_opts {
@@ -111,6 +113,8 @@ void registry_bundles(const struct registry *r, struct strv *ret);
  * spec: whose limits size it. */
 int registry_need_vm(struct ctx *ctx, struct registry *r, const struct spec *spec,
                      const struct annotations *options, struct err *err);
+/* With a new VMM and guest, which the caller takes; what depends on a spec is not set. */
+struct vm_opts registry_vm_opts(struct registry *r);
 /* A VM that somebody else has started, and ends, after yield: to be asked, never for containers.
  * ledger: its own, for the run file. A failure wants yield, too. */
 int registry_adopt(struct registry *r, struct vm *vm, struct ledger *ledger, struct err *err);
@@ -119,3 +123,7 @@ int registry_yield(struct registry *r, struct ledger *ledger, struct err *err);
 int registry_set_cpu_group(struct ctx *ctx, struct registry *r, const char *name, struct err *err);
 /* The list of containers has changed, which the file beside the ledger repeats. */
 void registry_update_run_file(struct registry *r);
+
+/* registry_save.c: all there is in the shim, for saved.h. It must be settled (settled.h). Reading:
+ * into a new registry. */
+void registry_saved(struct saved *s, struct registry *r);

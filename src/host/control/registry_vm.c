@@ -127,31 +127,41 @@ static void vm_closed(void *arg)
     waitq_wake_all(&r->changed);
 }
 
+struct vm_opts registry_vm_opts(struct registry *r)
+{
+    struct vmm *vmm = r->o.make_vmm(r->o.arg);
+
+    return (struct vm_opts){ .loop = r->o.loop,
+                             .vmm = vmm,
+                             .guest = r->o.make_guest(r->o.arg, vmm),
+                             .config = r->o.config,
+                             .ns = r->ns,
+                             .id = r->id,
+                             .guest_id = r->guest_id,
+                             .home = r->o.home,
+                             .drivers = &r->drivers,
+                             .on_ledger = run_file_begin,
+                             .on_change = vm_changed,
+                             .on_ended = vm_ended,
+                             .on_close = run_file_end,
+                             .on_closed = vm_closed,
+                             .want_template = want_template,
+                             .arg = r };
+}
+
 static int open_vm(struct ctx *ctx, struct registry *r, const struct spec *spec,
                    const struct sizing *size, const struct annotations *options, struct err *err)
 {
-    struct vm_opts o = { .loop = r->o.loop,
-                         .config = r->o.config,
-                         .ns = r->ns,
-                         .id = r->id,
-                         .guest_id = r->guest_id,
-                         .size = *size,
-                         .wishes = *options,
-                         .cgroup_path = spec_cgroups_path(spec),
-                         .home = r->o.home,
-                         .drivers = &r->drivers,
-                         .on_ledger = run_file_begin,
-                         .on_change = vm_changed,
-                         .on_ended = vm_ended,
-                         .on_close = run_file_end,
-                         .on_closed = vm_closed,
-                         .want_template = want_template,
-                         .arg = r };
+    struct vm_shape shape;
+    struct vm_opts o;
 
-    if (shape_of(options, size, &o.shape, err) < 0)
+    if (shape_of(options, size, &shape, err) < 0)
         return -1;
-    o.vmm = r->o.make_vmm(r->o.arg);
-    o.guest = r->o.make_guest(r->o.arg, o.vmm);
+    o = registry_vm_opts(r);
+    o.size = *size;
+    o.wishes = *options;
+    o.shape = shape;
+    o.cgroup_path = spec_cgroups_path(spec);
     o.oom_score_adj = spec_oom_score_adj(spec, &o.set_oom_score_adj);
     r->vm = vm_open(&o);
     timeline_follow(vm_timeline(r->vm), ctx);

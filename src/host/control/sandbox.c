@@ -29,6 +29,17 @@ static const struct fsm_edge edges[] = {
 };
 FSM_DEFINE(sandbox_fsm, "sandbox", states, SANDBOX_STATE_COUNT, events, SANDBOX_EV_COUNT, edges);
 
+struct sandbox *sandbox_new(struct registry *r)
+{
+    struct sandbox *s = mem_new(struct sandbox);
+
+    s->r = r;
+    gate_init(&s->gate, "sandbox");
+    latch_init(&s->ended);
+    cancel_init(&s->hurry, NULL);
+    return s;
+}
+
 void sandbox_free(struct sandbox *s)
 {
     if (!s)
@@ -134,8 +145,7 @@ int sandbox_create(struct ctx *ctx, struct registry *r, const struct sandbox_cre
         return 0;
     if (check_new(r, c, err) < 0)
         return -1;
-    s = mem_new(struct sandbox);
-    s->r = r;
+    s = sandbox_new(r);
     s->id = str_dup(c->id);
     s->bundle = str_dup(c->bundle);
     s->netns = str_dup(c->netns ? c->netns : "");
@@ -144,9 +154,6 @@ int sandbox_create(struct ctx *ctx, struct registry *r, const struct sandbox_cre
     copy_words(&s->dns_search, c->dns_search);
     s->dns = (struct network_dns){ (const char *const *)s->dns_servers.v,
                                    (const char *const *)s->dns_search.v };
-    gate_init(&s->gate, "sandbox");
-    latch_init(&s->ended);
-    cancel_init(&s->hurry, NULL);
     fsm_step(&sandbox_fsm, &s->state, SANDBOX_EV_CREATED);
     r->sandbox = s;
     return 0;

@@ -20,6 +20,7 @@ struct err;
 struct fsm;
 struct registry;
 struct sandbox;
+struct saved;
 
 enum sandbox_state {
     SANDBOX_NONE,
@@ -99,3 +100,6 @@ const char *sandbox_bundle(const struct registry *r); /* of the one that there i
 /* For registry_close, when the VM is being killed: until the pod is gone too. */
 int sandbox_close(struct ctx *ctx, struct registry *r, struct err *err);
 void sandbox_free(struct sandbox *s);
+/* sandbox_save.c: the one that there is, if it is neither being started nor stopped. Reading: after
+ * the containers. */
+void sandbox_saved(struct saved *s, uint32_t field, struct registry *r);

@@ -45,6 +45,7 @@ struct sandbox {
     struct cancel hurry; /* fired: no more grace for containers */
 };
 
+struct sandbox *sandbox_new(struct registry *r);
 /* NULL with ERR_NOT_FOUND. */
 struct sandbox *sandbox_find(const struct registry *r, const char *id, struct err *err);
 /* Sets the state to Stopped and wakes the fibers that wait for it. */

@@ -30,6 +30,7 @@ struct guest;
 struct ledger;
 struct loop;
 struct plan9;
+struct saved;
 struct scsi;
 struct stream;
 struct timeline;
@@ -132,6 +133,10 @@ bool vm_is_closing(const struct vm *vm);
 struct vm *vm_ref(struct vm *vm); /* NULL: NULL */
 void vm_unref(struct vm *vm);
 AUTO_DEFINE(struct vm *, vm_unref);
+
+/* vm_save.c, in a message that is open: a pod's VM that runs, with its devices. Reading: *vm is
+ * made of o, without booting it. */
+void vm_saved(struct saved *s, const struct vm_opts *o, struct vm **vm);
 
 /* Waits until the bridge is negotiated; Running already: success at once. After a failure the VM is
  * already being killed; the error names the last stage reached. */

@@ -252,6 +252,11 @@ static void lost_main(void *arg)
         (void)vm_lost(vm);
 }
 
+void vm_watch_guest(struct vm *vm)
+{
+    fibers_go(&vm->fibers, vm->o.loop, lost_main, vm, "vm.lost %s", vm->o.id);
+}
+
 static void log_start(struct ctx *ctx, struct vm *vm)
 {
     struct vmm_info info;
@@ -322,7 +327,7 @@ static int boot_in_time(struct ctx *ctx, struct vm *vm, const char *run_dir, str
     scsi_keep_first(p->scsi); /* a container's images may be there before the scratch disk is */
     p->plan9 = plan9_new(p->vmm, p->guest);
     p->vpci = vpci_new(p->vmm, p->guest);
-    fibers_go(&vm->fibers, vm->o.loop, lost_main, vm, "vm.lost %s", vm->o.id);
+    vm_watch_guest(vm);
     if (!p->wishes.no_timesync)
         vm_follow_clock(vm);
     changed(vm);
@@ -409,11 +414,20 @@ static void make_uuid(struct vm *vm)
         at += sprintf(at, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", b[i]);
 }
 
-struct vm *vm_open(const struct vm_opts *o)
+struct vm *vm_of(const struct vm_opts *o)
 {
     struct vm *vm = vm_new(o->loop, o->vmm, o->guest);
 
     vm->o = *o;
+    if (!o->vmm->timeline)
+        o->vmm->timeline = &vm->timeline;
+    return vm;
+}
+
+struct vm *vm_open(const struct vm_opts *o)
+{
+    struct vm *vm = vm_of(o);
+
     vm->p.size = o->size;
     vm->p.wishes = o->wishes;
     if (o->shape.kernel_args)
@@ -421,8 +435,6 @@ struct vm *vm_open(const struct vm_opts *o)
     make_uuid(vm);
     vm->p.cgroup_path = str_dup(o->cgroup_path);
     vm->p.kernel = kernel_of(o->config->image_dir);
-    if (!o->vmm->timeline)
-        o->vmm->timeline = &vm->timeline;
     fibers_go(&vm->fibers, o->loop, boot_main, vm, "vm.boot %s", o->id);
     return vm;
 }

@@ -144,14 +144,19 @@ static void check_main(void *arg)
         snprintf(why, sizeof(why), "the clock of a VM that was cloned from it %s", text);
         vm->p.vmm->ops->judge(vm->p.vmm, vm->clock.verdict == VM_CLOCK_OFF ? why : NULL);
     }
+    vm->clock_checking = false;
     vm_drop(vm);
 }
 
 void vm_clock_check(struct vm *vm)
 {
-    if (vm->clock_checked || vm->state != VM_RUNNING)
-        return;
-    vm->clock_checked = true;
+    if (!vm->clock_checked && vm->state == VM_RUNNING)
+        vm_clock_begin(vm);
+}
+
+void vm_clock_begin(struct vm *vm)
+{
+    vm->clock_checked = vm->clock_checking = true;
     vm_hold(vm);
     fiber_go(vm->o.loop, check_main, vm, "vm.check-clock %s", vm->id);
 }

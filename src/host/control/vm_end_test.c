@@ -269,11 +269,12 @@ TEST_VIRTUAL(ws14_calls_without_a_bridge_are_unavailable)
     uint32_t code;
     char *text = NULL;
     json_t *metrics = NULL;
-    uint64_t scratch;
+    uint64_t scratch, wait_id = 0;
 
     for (int closed = 0; closed < 2; closed++) {
         ASSERT_FAIL(g->ops->exec(ctx, g, &e, &p, &err), err, ERR_UNAVAILABLE);
-        ASSERT_FAIL(g->ops->wait_process(ctx, g, NULL, 1, 10, &code, &err), err, ERR_UNAVAILABLE);
+        ASSERT_FAIL(g->ops->wait_process(ctx, g, NULL, 1, 10, &code, &wait_id, &err), err,
+                    ERR_UNAVAILABLE);
         ASSERT_FAIL(g->ops->signal_process(ctx, g, NULL, 1, 9, &err), err, ERR_UNAVAILABLE);
         ASSERT_FAIL(g->ops->resize_console(ctx, g, NULL, 1, 1, 1, &err), err, ERR_UNAVAILABLE);
         ASSERT_FAIL(g->ops->read_stats(ctx, g, "c", &metrics, &scratch, &err), err,

@@ -36,10 +36,11 @@ static void watch_main(void *arg)
     struct vm_process *p = arg;
     struct vm *vm = p->vm;
     struct ctx ctx = vm_own_ctx(vm);
+    uint64_t wait_id = 0;
     uint32_t code = 0;
 
     if (vm->p.guest->ops->wait_process(&ctx, vm->p.guest, NULL, p->pid, GUEST_WAIT_FOREVER, &code,
-                                       &p->lost) < 0)
+                                       &wait_id, &p->lost) < 0)
         p->failed = true;
     p->code = code > EXIT_LOST ? EXIT_LOST : code;
     p->done = true;

@@ -77,7 +77,8 @@ struct vm {
 
     /* Clocks. */
     struct latch clock_set; /* or given up: before that no program runs */
-    bool clock_checked;     /* or under way */
+    bool clock_checked;     /* or under way: */
+    bool clock_checking;
     struct vm_clock clock;
 
     void (*on_stage)(void *arg, enum vm_stage stage);
@@ -105,6 +106,10 @@ void vm_reap(struct vm *vm);
 /* For a fiber that outlasts its caller's vm_enter. */
 void vm_hold(struct vm *vm);
 void vm_drop(struct vm *vm);
+/* vm_boot.c: without booting it; and the fiber that sees that its guest is lost. */
+struct vm *vm_of(const struct vm_opts *o);
+void vm_watch_guest(struct vm *vm);
 /* vm_clock.c: a clone's clock is set; that of a pod's VM follows the host's from now on. */
 void vm_set_clock(struct vm *vm);
 void vm_follow_clock(struct vm *vm);
+void vm_clock_begin(struct vm *vm); /* vm_clock_check, whatever was before */

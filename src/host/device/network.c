@@ -1,17 +1,14 @@
 #include "host/device/network.h"
 #include "base/clock.h"
-#include "base/ctx.h"
 #include "base/fd.h"
-#include "base/fiber.h"
 #include "base/fsm.h"
-#include "base/gate.h"
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/str.h"
 #include "base/stream.h"
 #include "host/bridge/guest.h"
+#include "host/device/network_priv.h"
 #include "host/ledger/ledger.h"
-#include "host/net/net.h"
 #include "host/vmm/vmm.h"
 
 #include <stdio.h>
@@ -25,36 +22,6 @@
 #define STOP_LIMIT (5 * NS_PER_S)
 #define ACCEPT_PAUSE NS_PER_S
 #define UNDO_LIMIT (60 * NS_PER_S)
-
-/* One interface and how far it has come. Each step is set before it is asked for, so that it is
- * undone even if the answer is lost, and cleared when it is undone. */
-struct network_nic {
-    const struct net_iface *iface; /* borrows from the config */
-    char *id;                      /* unique among all NICs of all VMs */
-    char tap[NET_NAME_BYTES];
-    uint64_t iface_record, queue_record; /* 0: none */
-    bool in_vm, in_guest;
-};
-
-struct network {
-    struct network_opts o;
-    char *guest_ns, *netns;
-    unsigned state; /* enum network_state */
-    struct gate gate;
-    int netns_fd; /* -1: none */
-    uint64_t inode;
-    struct net_config *config;
-    struct network_nic *nics;
-    size_t n_nics;
-    struct {
-        bool on;
-        int listener, hook;
-        unsigned connections;
-        struct cancel stop;
-        struct fibers fibers;
-        struct waitq changed; /* a connection has ended */
-    } forward;
-};
 
 static const char *const state_names[] = { "NotConfigured", "Configured", "Invalid", "TornDown" };
 static const char *const event_names[] = { "be set up", "fail to be set up", "be torn down",
@@ -83,6 +50,7 @@ struct network *network_new(const struct network_opts *o)
     gate_init(&n->gate, "network");
     n->forward.listener = n->forward.hook = -1;
     fibers_init(&n->forward.fibers);
+    list_init(&n->forward.all);
     waitq_init(&n->forward.changed);
     return n;
 }
@@ -309,19 +277,6 @@ static int detach_nic(struct ctx *ctx, struct network *n, struct network_nic *c,
  * port-forward dials 127.0.0.1 there) reaches the same port in the guest. One listener a pod,
  * nothing else until somebody comes; then three fibers a connection --- */
 
-struct connection {
-    struct network *n;
-    int fd; /* until it is a stream */
-    bool ipv6;
-    uint16_t port;
-    struct stream *client, *guest;
-    struct fibers ways;
-};
-struct way {
-    struct connection *c;
-    struct stream *from, *to;
-};
-
 /* One direction to its end, which is passed on. An error, or the end of the pod, ends both. */
 static void copy_main(void *arg)
 {
@@ -331,23 +286,28 @@ static void copy_main(void *arg)
     struct err err = ERR_INIT;
     char side = 0;
 
-    if (stream_copy(&ctx, w->from, w->to, NULL, &side, &err) == 0) {
+    if (stream_relay(&ctx, w->from, w->to, &w->pending, &side, &err) == 0) {
         (void)stream_shutdown(w->to, SHUT_WR); /* gone already: the other way ends by itself */
-        return;
+    } else {
+        (void)stream_shutdown(c->client, SHUT_RDWR);
+        (void)stream_shutdown(c->guest, SHUT_RDWR);
     }
-    (void)stream_shutdown(c->client, SHUT_RDWR);
-    (void)stream_shutdown(c->guest, SHUT_RDWR);
+    w->ended = true;
 }
 
 static void join_ways(struct connection *c)
 {
     struct ctx root = ctx_root(c->n->o.loop);
-    struct way in = { c, c->client, c->guest }, out = { c, c->guest, c->client };
     struct err err = ERR_INIT;
 
+    c->in.c = c->out.c = c;
+    c->in.from = c->out.to = c->client;
+    c->in.to = c->out.from = c->guest;
     fibers_init(&c->ways);
-    fibers_go(&c->ways, c->n->o.loop, copy_main, &in, "port %u in", c->port);
-    fibers_go(&c->ways, c->n->o.loop, copy_main, &out, "port %u out", c->port);
+    if (!c->in.ended)
+        fibers_go(&c->ways, c->n->o.loop, copy_main, &c->in, "port %u in", c->port);
+    if (!c->out.ended)
+        fibers_go(&c->ways, c->n->o.loop, copy_main, &c->out, "port %u out", c->port);
     (void)fibers_wait(&root, &c->ways, "both ways of a connection", &err); /* without a limit */
 }
 
@@ -369,8 +329,11 @@ static int connect_guest(struct connection *c, struct err *err)
     AUTO(leave_vm) struct network *entered = enter_vm(n, "forward a port", err);
     if (!entered)
         return -1;
-    return n->o.guest->ops->connect_port(&ctx, n->o.guest, n->guest_ns, c->ipv6, c->port, &c->guest,
-                                         err);
+    if (n->o.guest->ops->connect_port(&ctx, n->o.guest, n->guest_ns, c->ipv6, c->port, &c->guest,
+                                      err) < 0)
+        return -1;
+    c->client = stream_from_fd(n->o.loop, TAKE_FD(c->fd));
+    return 0;
 }
 
 static void connection_main(void *arg)
@@ -380,19 +343,30 @@ static void connection_main(void *arg)
     struct ctx ctx = ctx_root(n->o.loop);
     struct err err = ERR_INIT;
 
-    if (connect_guest(c, &err) < 0) {
+    if (!c->client && connect_guest(c, &err) < 0) {
         log_debug(&ctx, "a connection to a port of the pod is not forwarded",
                   F_STR("namespace", n->guest_ns), F_U("port", c->port), F_ERR(&err));
         refuse(c->fd);
     } else {
-        c->client = stream_from_fd(n->o.loop, TAKE_FD(c->fd));
         join_ways(c);
+        sbuf_release(&c->in.pending);
+        sbuf_release(&c->out.pending);
         stream_free(c->client);
         stream_free(c->guest);
     }
+    list_remove(&c->node);
     free(c);
     n->forward.connections--;
     waitq_wake_all(&n->forward.changed);
+}
+
+void network_serve(struct connection *c)
+{
+    struct network *n = c->n;
+
+    n->forward.connections++;
+    list_append(&n->forward.all, &c->node);
+    fibers_go(&n->forward.fibers, n->o.loop, connection_main, c, "port %u", c->port);
 }
 
 /* A machine that is out of descriptors may have some again. */
@@ -425,9 +399,15 @@ static void listen_main(void *arg)
             goes_on = goes_on && try_again(&ctx, &err);
             continue;
         }
-        n->forward.connections++;
-        fibers_go(&n->forward.fibers, n->o.loop, connection_main, c, "port %u", c->port);
+        network_serve(c);
     }
+}
+
+void network_listen(struct network *n)
+{
+    cancel_init(&n->forward.stop, NULL);
+    n->forward.on = true;
+    fibers_go(&n->forward.fibers, n->o.loop, listen_main, n, "ports %s", n->guest_ns);
 }
 
 /* A machine that cannot is said in the log. */
@@ -441,9 +421,7 @@ static void start_forwarding(struct ctx *ctx, struct network *n)
         log_warn(ctx, "cannot forward the pod's ports; continuing without", F_ERR(&err));
         return;
     }
-    cancel_init(&n->forward.stop, NULL);
-    n->forward.on = true;
-    fibers_go(&n->forward.fibers, n->o.loop, listen_main, n, "ports %s", n->guest_ns);
+    network_listen(n);
 }
 
 /* Waits until its connections have ended; they are ended. Repeatable. */

@@ -12,6 +12,7 @@
 #pragma once
 #include "base/mem.h"
 #include <stddef.h>
+#include <stdint.h>
 
 struct ctx;
 struct err;
@@ -22,6 +23,7 @@ struct loop;
 struct net_counters;
 struct net_iface;
 struct network;
+struct saved;
 struct vmm;
 
 enum network_state {
@@ -86,3 +88,8 @@ const struct net_iface *network_iface(const struct network *n, size_t i);
 /* Waits (a thread asks the kernel), as the pod sees it: rx is what it received. */
 int network_stats(struct ctx *ctx, struct network *n, size_t i, struct net_counters *ret,
                   struct err *err);
+
+/* network_save.c: one that is inside no call, with its connections. NULL: none. o: as for
+ * network_new. */
+void network_saved(struct saved *s, uint32_t field, const struct network_opts *o,
+                   struct network **n);

@@ -1,12 +1,11 @@
 #include "host/device/plan9.h"
 #include "base/err.h"
 #include "base/fd.h"
-#include "base/gate.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/str.h"
 #include "host/bridge/guest.h"
-#include "host/device/reservations.h"
+#include "host/device/plan9_priv.h"
 #include "host/vmm/vmm.h"
 
 #include <errno.h>
@@ -14,27 +13,6 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
-
-struct share {
-    struct reserved held;
-    struct list node;
-    unsigned state, mount; /* enum part_state: of it in the VM, and in the guest */
-    char *name, *host_path, *path;
-    dev_t dev; /* of the tree's root: the path may lead elsewhere by now */
-    ino_t ino;
-    int tree_fd;              /* until it is added */
-    struct vmm_follow follow; /* source, ids: owned */
-    bool read_only, unique;
-};
-
-struct plan9 {
-    struct vmm *vmm;
-    struct guest *guest;
-    struct gate gate;
-    struct reservations reservations;
-    struct list shares;
-    uint64_t next_name;
-};
 
 /* --- one share --- */
 

@@ -13,6 +13,7 @@ struct err;
 struct guest;
 struct jsw;
 struct plan9;
+struct saved;
 
 struct plan9_share {
     const char *host_path; /* for people and logs; with read_only the identity of the share */
@@ -35,3 +36,5 @@ int plan9_unmap(struct ctx *ctx, struct plan9 *c, uint64_t id, struct err *err);
 const char *plan9_name(const struct plan9 *c, uint64_t id);
 /* An object for each share, into the array that is open (inspect.h). Never waits. */
 void plan9_describe(const struct plan9 *c, struct jsw *w);
+/* plan9_save.c, in a message that is open, inside no call. Reading: into one that is new. */
+void plan9_saved(struct saved *s, struct plan9 *c);

@@ -15,12 +15,6 @@ static const struct fsm_edge edges[] = {
 };
 FSM_DEFINE(part_fsm, "share or mount", states, PART_STATE_COUNT, events, PART_EV_COUNT, edges);
 
-struct reservation {
-    struct list node;
-    uint64_t id;
-    struct reserved *thing;
-};
-
 void reservations_init(struct reservations *r, const char *what,
                        void (*free_thing)(struct reserved *t))
 {

@@ -7,11 +7,18 @@
 #include "base/list.h"
 
 struct err;
+struct saved;
 
 /* A member of the thing. */
 struct reserved {
     unsigned refs;
     bool leaving; /* its last reservation is being released: not for new ones */
+};
+
+struct reservation {
+    struct list node;
+    uint64_t id;
+    struct reserved *thing;
 };
 
 struct reservations {
@@ -33,6 +40,11 @@ struct reserved *reservations_find(const struct reservations *r, uint64_t id, st
 struct reserved *reservations_use(const struct reservations *r, uint64_t id, struct err *err);
 /* With its last reservation the thing is freed. An unknown id is fine. */
 void reservations_drop(struct reservations *r, uint64_t id);
+/* reservations_save.c, in a message that is open: fields 1 and 2. things: all of them, in an order
+ * of the caller's that is the same when it reads; the number of reservations of each is set then.
+ */
+void reservations_saved(struct saved *s, struct reservations *r, struct reserved *const *things,
+                        size_t n);
 
 /* A share in the VM, or a mount in the guest: of a disk's partition or of a share. */
 enum part_state {

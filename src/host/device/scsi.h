@@ -18,6 +18,7 @@ struct guest;
 struct guest_disk;
 struct jsw;
 struct scsi;
+struct saved;
 struct vmm;
 
 /* Controllers beyond the first are added to the VM when the first disk needs them. */
@@ -58,3 +59,5 @@ int scsi_resize(struct ctx *ctx, struct scsi *c, const char *host_path, uint64_t
 size_t scsi_lost_slots(const struct scsi *c);
 /* An object for each disk, into the array that is open (inspect.h). Never waits. */
 void scsi_describe(const struct scsi *c, struct jsw *w);
+/* scsi_save.c, in a message that is open, inside no call. Reading: into one that is new. */
+void scsi_saved(struct saved *s, struct scsi *c);

@@ -1,11 +1,10 @@
 #include "host/device/vpci.h"
 #include "base/err.h"
-#include "base/gate.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/str.h"
 #include "host/bridge/guest.h"
-#include "host/device/reservations.h"
+#include "host/device/vpci_priv.h"
 #include "host/vmm/vmm.h"
 
 #include <stdlib.h>
@@ -24,22 +23,6 @@ static const struct fsm_edge edges[] = {
     { VPCI_INVALID, VPCI_EV_REMOVED, VPCI_REMOVED },
 };
 FSM_DEFINE(vpci_fsm, "vPCI device", states, VPCI_STATE_COUNT, events, VPCI_EV_COUNT, edges);
-
-struct device {
-    struct reserved held;
-    struct list node;
-    unsigned state; /* enum vpci_state */
-    char *address, *id, *place;
-};
-
-struct vpci {
-    struct vmm *vmm;
-    struct guest *guest;
-    struct gate gate;
-    struct reservations reservations;
-    struct list devices;
-    uint64_t next_name;
-};
 
 /* --- one device --- */
 

@@ -13,6 +13,7 @@ struct err;
 struct fsm;
 struct guest;
 struct jsw;
+struct saved;
 struct vmm;
 struct vpci;
 
@@ -51,3 +52,5 @@ int vpci_remove(struct ctx *ctx, struct vpci *c, uint64_t id, struct err *err);
 const char *vpci_address(const struct vpci *c, uint64_t id);
 /* An object for each, into the array that is open (inspect.h). Never waits. */
 void vpci_describe(const struct vpci *c, struct jsw *w);
+/* vpci_save.c, in a message that is open, inside no call. Reading: into one that is new. */
+void vpci_saved(struct saved *s, struct vpci *c);

@@ -8,7 +8,6 @@
  * the background (160 MiB for 10 GiB). The built-in defaults of mke2fs are used, not the host's
  * /etc/mke2fs.conf: a guest kernel must be able to mount it. Quotas of projects: each container's
  * directory is one, and what it takes is known and can be limited. */
-#include "host/files/scratch.h"
 #include "base/child.h"
 #include "base/clock.h"
 #include "base/ctx.h"
@@ -17,6 +16,7 @@
 #include "base/loop.h"
 #include "base/offload.h"
 #include "base/str.h"
+#include "host/files/scratch_priv.h"
 #include "host/ledger/ledger.h"
 
 #include <errno.h>
@@ -38,14 +38,6 @@
 
 #define FEATURES "^has_journal,^metadata_csum,uninit_bg,^resize_inode,^orphan_file,quota,project"
 #define EXTENDED "assume_storage_prezeroed=1,nodiscard,root_owner=0:0,quotatype=prjquota"
-
-struct scratch {
-    char *ns_dir, *dir, *path;
-    int fd, lock;
-    int making; /* readable when the last thread that failed or was given up has ended; -1: none */
-    struct ledger *ledger;
-    uint64_t record; /* 0: none */
-};
 
 /* ENOSPC and EDQUOT name the directory that is full. */
 static int no_disk(struct err *err, int errnum, const char *doing, const char *dir)

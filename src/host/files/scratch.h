@@ -11,6 +11,7 @@
 
 struct ctx;
 struct err;
+struct saved;
 struct ledger;
 struct scratch;
 
@@ -51,3 +52,7 @@ int scratch_sweep(const char *dir, bool dry_run,
                   void (*fn)(void *arg, const char *name, const char *path, int taken,
                              const char *result),
                   void *arg, struct err *err);
+
+/* For saved.h. NULL: none. */
+void scratch_saved(struct saved *s, uint32_t field, struct ledger *ledger,
+                   struct scratch **scratch);

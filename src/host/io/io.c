@@ -56,14 +56,8 @@ void io_output_ended(struct io *io)
  *
  * inotify reports clients that open and close the FIFO. --- */
 
-struct leftover {
-    struct io *io;
-    int read_end, write_end; /* one of them, -1 the other */
-    int watch;
-};
-
 /* Watches for these events from now on; earlier events are dropped. */
-static int linger_watch(struct leftover *l, uint32_t mask, struct err *err)
+static int linger_watch(struct io_leftover *l, uint32_t mask, struct err *err)
 {
     char path[40];
 
@@ -78,7 +72,7 @@ static int linger_watch(struct leftover *l, uint32_t mask, struct err *err)
     return 0;
 }
 
-static void swallow_events(struct leftover *l)
+static void swallow_events(struct io_leftover *l)
 {
     char buf[1024];
 
@@ -89,7 +83,7 @@ static void swallow_events(struct leftover *l)
 /* With our own reading end closed, the kernel reports an error on the writing end exactly if no
  * process reads. Keeps the end that is needed, and leaves only events of other processes in the
  * watch: our own are dropped or not watched for. */
-static int look(struct leftover *l, struct err *err)
+static int look(struct io_leftover *l, struct err *err)
 {
     if (l->write_end < 0) {
         l->write_end = io_reopen(l->read_end, O_WRONLY | O_NONBLOCK);
@@ -111,7 +105,7 @@ static int look(struct leftover *l, struct err *err)
     return 0;
 }
 
-static int linger(struct leftover *l, struct err *err)
+static int linger(struct io_leftover *l, struct err *err)
 {
     while (io_unread(l->write_end < 0 ? l->read_end : l->write_end) > 0)
         if (look(l, err) < 0 || loop_wait_fd(&l->io->rest, l->watch, POLLIN,
@@ -132,14 +126,14 @@ static uint64_t linger_unread(const struct io *io)
 }
 
 /* Each of the two outputs has at most one. */
-static void exchange(struct io *io, const struct leftover *old, struct leftover *new)
+static void exchange(struct io *io, const struct io_leftover *old, struct io_leftover *new)
 {
     io->leftovers[io->leftovers[0] == old ? 0 : 1] = new;
 }
 
 static void linger_fiber(void *arg)
 {
-    struct leftover *l = arg;
+    struct io_leftover *l = arg;
     struct err err = ERR_INIT;
 
     if (linger(l, &err) < 0 && l->write_end >= 0 &&
@@ -158,6 +152,12 @@ static void linger_fiber(void *arg)
     free(l);
 }
 
+void io_leftover_go(struct io_leftover *l)
+{
+    io_ref(l->io);
+    fiber_go(l->io->loop, linger_fiber, l, "io fifo %s", l->io->id);
+}
+
 /* Takes the read end of a FIFO that has no writer any more: keeps its bytes until they are read or
  * io is freed. */
 static void linger_start(struct io *io, int read_end)
@@ -167,11 +167,11 @@ static void linger_start(struct io *io, int read_end)
         return;
     }
 
-    struct leftover *l = mem_new(struct leftover);
+    struct io_leftover *l = mem_new(struct io_leftover);
 
-    *l = (struct leftover){ .io = io_ref(io), .read_end = read_end, .write_end = -1, .watch = -1 };
+    *l = (struct io_leftover){ .io = io, .read_end = read_end, .write_end = -1, .watch = -1 };
     exchange(io, NULL, l);
-    fiber_go(io->loop, linger_fiber, l, "io fifo %s", io->id);
+    io_leftover_go(l);
 }
 
 /* --- relays --- */
@@ -193,18 +193,19 @@ static void end_close(struct relay *r)
 static void relay_release(struct relay *r)
 {
     stream_free(TAKE_PTR(r->guest));
+    sbuf_release(&r->pending);
     end_close(r);
 }
 
 /* Reads the guest's stream to its end and drops it: a process must not block because its output has
- * no reader. (Not inlined, like the next function: the buffer would enlarge the stack of a relay
- * that waits in stream_copy.) */
-__attribute__((noinline)) static void discard(struct relay *r, uint64_t *ret_bytes)
+ * no reader. (Not inlined: the buffer would enlarge the stack of a relay that waits in
+ * stream_relay.) */
+__attribute__((noinline)) static void discard(struct relay *r)
 {
     char buf[DISCARD_BYTES];
     struct err err = ERR_INIT;
 
-    for (size_t n = 1; n > 0; *ret_bytes += n)
+    for (size_t n = 1; n > 0; r->dropped += n)
         if (stream_read(&r->io->life, r->guest, buf, sizeof(buf), &n, &err) < 0)
             break;
 }
@@ -212,24 +213,49 @@ __attribute__((noinline)) static void discard(struct relay *r, uint64_t *ret_byt
 /* The process has exited, but its output has not ended. Either no client reads at the moment: then
  * bytes are pending, and the relay keeps waiting. Or a grandchild keeps the stream open: then it is
  * silent for a while, and the relay stops waiting. */
-__attribute__((noinline)) static int copy_rest(struct relay *r, char *side, struct err *err)
+static int copy_rest(struct relay *r, char *side, struct err *err)
 {
-    char buf[REST_BYTES];
-
-    for (size_t n = 1; n > 0;) {
+    for (size_t n = 1; n > 0; r->pending.len = n) {
         struct ctx idle = ctx_with_timeout(&r->io->life, REST_IDLE_NS);
 
-        *side = 'r';
-        if (stream_read(&idle, r->guest, buf, sizeof(buf), &n, err) < 0)
-            return err->code == ERR_DEADLINE ? 0 : -1;
         *side = 'w';
-        for (size_t done = 0, w; done < n; done += w)
-            if (stream_write(&r->io->life, r->up.stream, buf + done, n - done, &w, err) < 0) {
-                r->io->lost += n - done;
-                return -1;
-            }
+        if (stream_flush(&r->io->life, r->up.stream, &r->pending, err) < 0)
+            return -1;
+        *side = 'r';
+        if (stream_read(&idle, r->guest, sbuf_room(&r->pending, REST_BYTES), REST_BYTES, &n, err) <
+            0)
+            return err->code == ERR_DEADLINE ? 0 : -1;
     }
     return 0;
+}
+
+/* Until the output has ended. What it waits for is in r, so that a new program can continue. */
+static void deliver(struct relay *r, const struct ctx *ctx)
+{
+    struct io *io = r->io;
+    struct err err = ERR_INIT;
+    char side = 'r';
+    int n = 0;
+
+    if (r->up.stream && !r->dropping) {
+        n = stream_relay(&io->flow, r->guest, r->up.stream, &r->pending, &side, &err);
+        if (n < 0 && io->over.fired && !io->cut.fired)
+            n = copy_rest(r, &side, &err);
+    }
+    if (n < 0 && !io->cut.fired && side == 'r') {
+        log_warn(ctx, "the guest's output stream broke", F_ERR(&err));
+    } else if (n < 0 && !io->cut.fired) {
+        log_warn(ctx, "could not deliver output; dropping the rest", F_ERR(&err));
+        r->dropping = true;
+        r->dropped = r->pending.len;
+        sbuf_release(&r->pending);
+    }
+    if (!r->up.stream || r->dropping)
+        discard(r);
+    if (r->dropping) {
+        io->lost += r->dropped;
+        log_warn(ctx, "output was lost", F_U("lost-bytes", r->dropped));
+    }
 }
 
 static void output_fiber(void *arg)
@@ -237,28 +263,9 @@ static void output_fiber(void *arg)
     struct relay *r = arg;
     struct io *io = r->io;
     struct ctx ctx = ctx_with_id(&io->life, "stream", io_names[r->which]);
-    struct err err = ERR_INIT;
-    uint64_t lost = 0;
     bool counted = r->up.stream;
-    char side = 'r';
-    int n = 0;
 
-    if (!counted) /* this output has no destination */
-        discard(r, &lost);
-    else /* A splice can be stopped at any byte; a copy through a buffer cannot. */
-        n = stream_copy(r->guest->fd >= 0 ? &io->flow : &io->life, r->guest, r->up.stream, NULL,
-                        &side, &err);
-
-    if (n < 0 && io->over.fired && !io->cut.fired)
-        n = copy_rest(r, &side, &err);
-    if (n < 0 && !io->cut.fired && side == 'r') {
-        log_warn(&ctx, "the guest's output stream broke", F_ERR(&err));
-    } else if (n < 0 && !io->cut.fired) {
-        log_warn(&ctx, "could not deliver output; dropping the rest", F_ERR(&err));
-        discard(r, &lost);
-        io->lost += lost;
-        log_warn(&ctx, "output was lost", F_U("lost-bytes", lost));
-    }
+    deliver(r, &ctx);
     r->running = false;
     relay_release(r); /* the guest reports the process's exit only when this stream is closed */
     if (counted)
@@ -273,13 +280,15 @@ static void input_fiber(void *arg)
     struct err err = ERR_INIT;
     char side = 'r';
 
-    if (stream_copy(&io->life, r->up.stream, r->guest, NULL, &side, &err) < 0 && !io->cut.fired) {
+    if (stream_relay(&io->life, r->up.stream, r->guest, &r->pending, &side, &err) < 0 &&
+        !io->cut.fired) {
         struct ctx ctx = ctx_with_id(&io->life, "stream", io_names[0]);
 
         log_debug(&ctx, side == 'w' ? "the process closed its input" : "the client's input broke",
                   F_ERR(&err));
     }
     (void)stream_shutdown(r->guest, SHUT_WR); /* fails if the guest is gone */
+    sbuf_release(&r->pending);
     r->running = false;
     /* Writers then get a broken pipe. The guest's stream stays half-closed: closing it could
      * discard bytes that are still in transit. */
@@ -289,11 +298,21 @@ static void input_fiber(void *arg)
     io_unref(io);
 }
 
-static void relay_start(struct relay *r, struct stream *guest)
+void io_relay_go(struct relay *r)
 {
     struct io *io = r->io;
 
-    if (io->closed)
+    if (r->which > 0 && r->up.stream)
+        io->outputs++;
+    r->running = true;
+    io_ref(io);
+    fiber_go(io->loop, r->which == 0 ? input_fiber : output_fiber, r, "io %s %s",
+             io_names[r->which], io->id);
+}
+
+static void relay_start(struct relay *r, struct stream *guest)
+{
+    if (r->io->closed)
         stream_free(TAKE_PTR(guest));
     r->guest = guest;
     if (!guest)
@@ -302,12 +321,7 @@ static void relay_start(struct relay *r, struct stream *guest)
         (void)stream_shutdown(guest, SHUT_WR);
         return;
     }
-    if (r->which > 0 && r->up.stream)
-        io->outputs++;
-    r->running = true;
-    io_ref(io);
-    fiber_go(io->loop, r->which == 0 ? input_fiber : output_fiber, r, "io %s %s",
-             io_names[r->which], io->id);
+    io_relay_go(r);
 }
 
 void io_attach(struct io *io, struct stream *in, struct stream *out, struct stream *err)
@@ -326,7 +340,7 @@ void io_attach(struct io *io, struct stream *in, struct stream *out, struct stre
 
 /* --- opening --- */
 
-static struct io *io_new(struct loop *loop, const struct io_spec *spec)
+struct io *io_new(struct loop *loop, const struct io_spec *spec)
 {
     struct io *io = mem_new(struct io);
 
@@ -383,7 +397,7 @@ static int open_paths(struct ctx *ctx, struct io *io, const struct forms *f, str
         up->held = opened[i].held;
         if (opened[i].shared)
             fd = fcntl(io->relays[1].up.stream->fd, F_DUPFD_CLOEXEC, 3);
-        else if (fd >= 0 && up->held < 0 && io_pump_start(io, fd, i == 0, &fd, err) < 0)
+        else if (fd >= 0 && up->held < 0 && io_pump_start(io, i, fd, &fd, err) < 0)
             r = fd = -1;
         if (fd >= 0)
             up->stream = stream_from_fd(io->loop, fd);
@@ -511,7 +525,7 @@ static void count_lost(struct io *io)
 
     for (int i = 1; i < 3; i++)
         if (io->relays[i].running && io->relays[i].up.stream)
-            lost += io_unread(io->relays[i].guest->fd);
+            lost += io_unread(io->relays[i].guest->fd) + io->relays[i].pending.len;
     if (lost > 0)
         log_warn(&io->rest, "stdio was closed before all bytes were delivered",
                  F_U("lost-bytes", lost));

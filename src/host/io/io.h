@@ -13,6 +13,7 @@
 
 struct ctx;
 struct err;
+struct saved;
 struct fibers;
 struct io;
 struct io_hub;
@@ -66,3 +67,8 @@ void io_close(struct io *io);
 uint64_t io_lost_bytes(const struct io *io);
 void io_free(struct io *io); /* closes; never waits */
 AUTO_DEFINE(struct io *, io_free);
+
+/* For saved.h: relays that wait for data or for room are saved where they are. spec: as for
+ * io_open. NULL: none. */
+void io_saved(struct saved *s, uint32_t field, struct loop *loop, const struct io_spec *spec,
+              struct io **io);

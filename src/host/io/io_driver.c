@@ -23,18 +23,6 @@
 
 enum { FD_OUT = 3, FD_ERR = 4, FD_READY = 5 };
 
-struct io_driver {
-    struct loop *loop;
-    char *name;
-    struct child *child;
-    const struct io_times *times;
-    struct ledger *ledger;
-    uint64_t record;         /* 0: none */
-    bool ending;             /* end_fiber owns it */
-    struct io_driver **slot; /* the owner's pointer to this object; NULL without an owner */
-    struct fibers *counted;
-};
-
 /* --- its end --- */
 
 static void forget(struct io_driver *d)
@@ -209,20 +197,27 @@ static int await_ready(struct ctx *ctx, struct io_driver *d, const struct io_for
     return 0;
 }
 
-int io_driver_start(struct ctx *ctx, const struct io_form *form, const struct io_spec *spec,
-                    struct io_driver **ret, int ret_fds[2], struct err *err)
+struct io_driver *io_driver_new(struct loop *loop, const struct io_spec *spec)
 {
     static const struct io_times times = { .ready = 10 * NS_PER_S,
                                            .finish = 1 * NS_PER_S,
                                            .term = 12 * NS_PER_S };
-    AUTO(pipes_release) struct pipes p = { { -1, -1 }, { -1, -1 }, { -1, -1 } };
-    AUTO(driver_free) struct io_driver *d = mem_new(struct io_driver);
+    struct io_driver *d = mem_new(struct io_driver);
 
-    *d = (struct io_driver){ .loop = ctx->loop,
-                             .name = str_format("%.*s", IO_NAME_SHOWN, form->path),
+    *d = (struct io_driver){ .loop = loop,
                              .times = spec->times ? spec->times : &times,
                              .ledger = spec->ledger,
                              .counted = spec->drivers };
+    return d;
+}
+
+int io_driver_start(struct ctx *ctx, const struct io_form *form, const struct io_spec *spec,
+                    struct io_driver **ret, int ret_fds[2], struct err *err)
+{
+    AUTO(pipes_release) struct pipes p = { { -1, -1 }, { -1, -1 }, { -1, -1 } };
+    AUTO(driver_free) struct io_driver *d = io_driver_new(ctx->loop, spec);
+
+    d->name = str_format("%.*s", IO_NAME_SHOWN, form->path);
     if (pipe2(p.out, O_CLOEXEC) < 0 || pipe2(p.err, O_CLOEXEC) < 0 || pipe2(p.ready, O_CLOEXEC) < 0)
         return err_sys(err, errno, "create pipes for log driver %s", d->name);
     if (spawn(ctx, d, form, spec, &p, err) < 0)

@@ -16,17 +16,6 @@ struct io_hub {
     struct list ports;
 };
 
-struct io_port {
-    struct list node; /* of the hub, until its process has exited */
-    struct io_hub *hub;
-    unsigned refs; /* the process', the clients' */
-    char *id;
-    bool input, opened;
-    int fd; /* the clients' end; -1: not open yet, or closed to new clients */
-    struct io_client *client;
-    struct waitq left; /* woken when the client has left */
-};
-
 struct io_hub *io_hub_new(struct loop *loop, const char *address)
 {
     struct io_hub *h = mem_new(struct io_hub);
@@ -42,16 +31,24 @@ void io_hub_free(struct io_hub *h)
     free(h);
 }
 
-static struct io_port *port_of(struct io_hub *h, const char *id)
+struct io_port *io_port_new(struct io_hub *h, const char *id)
+{
+    struct io_port *p = mem_new(struct io_port);
+
+    *p = (struct io_port){ .hub = h, .id = str_dup(id), .fd = -1 };
+    list_init(&p->node);
+    waitq_init(&p->left);
+    return p;
+}
+
+struct io_port *io_port_of(struct io_hub *h, const char *id)
 {
     LIST_FOR (struct io_port, p, &h->ports, node)
         if (str_eq(p->id, id))
             return p;
 
-    struct io_port *p = mem_new(struct io_port);
+    struct io_port *p = io_port_new(h, id);
 
-    *p = (struct io_port){ .hub = h, .id = str_dup(id), .fd = -1 };
-    waitq_init(&p->left);
     list_append(&h->ports, &p->node);
     return p;
 }
@@ -83,7 +80,7 @@ static void let_in(struct io_port *p)
 
 void io_hub_join(struct io_hub *h, struct io_client *c, const char *id, struct cancel *parent)
 {
-    struct io_port *p = port_of(h, id);
+    struct io_port *p = io_port_of(h, id);
 
     *c = (struct io_client){ .port = p };
     p->refs++;
@@ -124,7 +121,7 @@ int io_port_open(struct io_hub *h, const struct io_form *form, bool input, struc
     if (own && !str_eq(own, form->path))
         return err_set(err, ERR_INVALID, "%.*s is not the socket of this shim, %s", IO_NAME_SHOWN,
                        form->path, own);
-    p = port_of(h, form->args.v[0]);
+    p = io_port_of(h, form->args.v[0]);
     if (p->opened)
         return err_set(err, ERR_EXISTS, "stream %.*s is in use", IO_NAME_SHOWN, p->id);
     if (pipe2(fds, O_CLOEXEC) < 0) {

@@ -8,11 +8,13 @@
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/loop.h"
 #include "base/offload.h"
 #include "host/io/io_priv.h"
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +25,7 @@
 #define FORM_MAX_ARGS 512 /* keys and values */
 #define OPEN_NS (10 * NS_PER_S)
 #define PUMP_BYTES (16 * 1024) /* on the thread's stack */
+#define PUMP_AT_ONCE (1024 * 1024)
 
 const char *const io_names[3] = { "stdin", "stdout", "stderr" };
 
@@ -323,59 +326,102 @@ int io_paths_open(struct ctx *ctx, const struct io_form forms[3], struct io_open
 
 /* --- regular files --- */
 
-struct pump {
-    struct io *io; /* the fiber's */
-    int from, to;  /* the thread's own */
-    bool input;
-    uint64_t lost;
-    int failed; /* errno of the first failure */
-};
-
-static void pump_drop(void *job)
-{
-    struct pump *p = job;
-
-    fd_close_later(p->from);
-    fd_close_later(p->to);
-}
-
 /* A failed write (full disk) must not block the process: the lost bytes are counted, and the next
  * write is tried again. */
-static int pump_main(void *job, struct err *err)
+static void to_file(struct io_pump *p, char *buf)
 {
-    struct pump *p = job;
-    char buf[PUMP_BYTES];
+    for (size_t moved = 0; p->last || moved < PUMP_AT_ONCE;) {
+        ssize_t n = read(p->from, buf, PUMP_BYTES);
+        int r = 0;
 
-    for (;;) {
-        ssize_t n = read(p->from, buf, sizeof(buf));
+        if (n < 0 && errno == EINTR)
+            continue;
+        p->ended = n == 0;
+        if (n <= 0)
+            return; /* EAGAIN: the pipe is empty */
+        r = fd_write_full(p->to, buf, (size_t)n);
+        if (r < 0) {
+            p->lost += (uint64_t)n;
+            p->failed = p->failed ? p->failed : -r;
+        }
+        moved += (size_t)n;
+    }
+}
+
+/* What the pipe has no room for is read again later. */
+static int from_file(struct io_pump *p, char *buf, struct err *err)
+{
+    for (size_t moved = 0; moved < PUMP_AT_ONCE;) {
+        ssize_t n = read(p->from, buf, PUMP_BYTES), w;
 
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
             return err_sys(err, errno, "read");
-        if (n == 0)
+        w = n ? write(p->to, buf, (size_t)n) : 0;
+        p->ended = n == 0 || (w < 0 && errno != EAGAIN); /* or the process has closed its input */
+        if (w < n && !p->ended && lseek(p->from, (w < 0 ? 0 : w) - n, SEEK_CUR) < 0)
+            return err_sys(err, errno, "seek");
+        if (w < n || p->ended)
             return 0;
-
-        int r = fd_write_full(p->to, buf, (size_t)n);
-
-        if (r < 0 && p->input)
-            return 0; /* the process has closed its input */
-        if (r < 0) {
-            p->lost += (uint64_t)n;
-            p->failed = p->failed ? p->failed : -r;
-        }
+        moved += (size_t)n;
     }
+    return 0;
+}
+
+static int pump_main(void *job, struct err *err)
+{
+    struct io_pump *p = job;
+    char buf[PUMP_BYTES];
+
+    p->in_thread = true;
+    if (p->last)
+        (void)fcntl(p->from, F_SETFL, 0); /* blocks */
+    if (p->which == 0)
+        return from_file(p, buf, err);
+    to_file(p, buf);
+    return 0;
+}
+
+/* An abandoned thread, after io_free, writes the rest of the output. */
+static void pump_drop(void *job)
+{
+    struct io_pump *p = job;
+
+    if (p->in_thread && p->which > 0 && !p->ended) {
+        p->last = true;
+        (void)pump_main(p, &(struct err)ERR_INIT);
+    }
+    fd_close_later(p->from);
+    fd_close_later(p->to);
+}
+
+/* Each thread is short, so that an upgrade need not wait for the end of the output. */
+static int pump(struct io_pump *p, struct err *err)
+{
+    struct ctx *ctx = &p->io->rest;
+
+    while (!p->ended) {
+        p->in_thread = false;
+        p->last = loop_wait_fd(ctx, p->which == 0 ? p->to : p->from,
+                               p->which == 0 ? POLLOUT : POLLIN, "a pipe to a file", err) < 0;
+        if (p->last && p->which == 0)
+            break;
+        if (OFFLOAD(ctx, pump_main, p, 0, pump_drop, "copy a file of stdio", err) < 0)
+            return -1;
+    }
+    p->in_thread = false;
+    pump_drop(p);
+    return 0;
 }
 
 static void pump_fiber(void *arg)
 {
-    struct pump *p = arg;
+    struct io_pump *p = arg;
     struct io *io = p->io;
     struct err err = ERR_INIT;
 
-    if (OFFLOAD(&io->rest, pump_main, p, 0, pump_drop, "copy a file of stdio", &err) == 0)
-        pump_drop(p);
-    else if (!io->gone.fired) /* after io_free, the thread writes the rest and exits */
+    if (pump(p, &err) < 0 && !io->gone.fired)
         log_warn(&io->rest, "could not copy a file of stdio", F_ERR(&err));
     if (p->failed) {
         io->lost += p->lost;
@@ -383,29 +429,37 @@ static void pump_fiber(void *arg)
         log_warn(&io->rest, "output could not be written to its file", F_U("lost-bytes", p->lost),
                  F_ERR(&err));
     }
-    if (!p->input)
+    if (p->which > 0)
         io_output_ended(io);
+    io->pumps[p->which] = NULL;
     free(p);
     io_unref(io);
 }
 
-int io_pump_start(struct io *io, int file_fd, bool input, int *ret, struct err *err)
+void io_pump_go(struct io_pump *p)
+{
+    io_ref(p->io);
+    p->io->pumps[p->which] = p;
+    p->io->outputs += p->which > 0;
+    fiber_go(p->io->loop, pump_fiber, p, "io file %s", p->io->id);
+}
+
+int io_pump_start(struct io *io, int which, int file_fd, int *ret, struct err *err)
 {
     int fds[2];
 
-    if (pipe2(fds, O_CLOEXEC) < 0) {
+    if (pipe2(fds, O_CLOEXEC | O_NONBLOCK) < 0) {
         fd_close_later(file_fd);
         return err_sys(err, errno, "create a pipe for a file of stdio");
     }
 
-    struct pump *p = mem_new(struct pump);
+    struct io_pump *p = mem_new(struct io_pump);
 
-    *p = (struct pump){ .io = io_ref(io),
-                        .from = input ? file_fd : fds[0],
-                        .to = input ? fds[1] : file_fd,
-                        .input = input };
-    io->outputs += !input;
-    fiber_go(io->loop, pump_fiber, p, "io file %s", io->id);
-    *ret = input ? fds[0] : fds[1];
+    *p = (struct io_pump){ .io = io,
+                           .which = which,
+                           .from = which == 0 ? file_fd : fds[0],
+                           .to = which == 0 ? fds[1] : file_fd };
+    io_pump_go(p);
+    *ret = which == 0 ? fds[0] : fds[1];
     return 0;
 }

@@ -47,7 +47,19 @@ int io_paths_open(struct ctx *ctx, const struct io_form forms[3], struct io_open
 /* Opens a descriptor's file again (O_PATH is enough). -errno. */
 int io_reopen(int fd, int flags);
 /* For files, which may block: takes the file; *ret is our end of a pipe to it (input: from it). */
-int io_pump_start(struct io *io, int file_fd, bool input, int *ret, struct err *err);
+int io_pump_start(struct io *io, int which, int file_fd, int *ret, struct err *err);
+/* Between a file and a pipe. Bytes are in one of them whenever its fiber waits for the pipe. */
+struct io_pump {
+    struct io *io; /* the fiber's */
+    int which;
+    int from, to;   /* the thread's, while one runs */
+    bool last;      /* copies until the end */
+    bool in_thread; /* set by it */
+    bool ended;
+    uint64_t lost;
+    int failed; /* errno of the first failure */
+};
+void io_pump_go(struct io_pump *p);
 
 /* --- io.c --- */
 
@@ -62,8 +74,20 @@ struct relay {
     int which; /* 0, 1, 2 */
     struct io_end up;
     struct stream *guest;
+    struct sbuf pending; /* read and not written yet; empty when spliced */
     bool running;
+    bool dropping; /* it could not be delivered: reads and drops the rest */
+    uint64_t dropped;
 };
+void io_relay_go(struct relay *r);
+
+/* A FIFO of an ended output that is not empty; see io.c. */
+struct io_leftover {
+    struct io *io;
+    int read_end, write_end; /* one of them, -1 the other */
+    int watch;               /* inotify */
+};
+void io_leftover_go(struct io_leftover *l);
 struct io {
     struct loop *loop;
     unsigned refs; /* the owner's, and one for each fiber */
@@ -74,12 +98,14 @@ struct io {
     struct ctx root, rest, life, flow; /* each with its cancel: none, gone, cut, over */
     struct relay relays[3];
     struct io_driver *drivers[2];
+    struct io_pump *pumps[3];
     unsigned outputs; /* relays and pumps that have not ended */
     struct waitq outputs_q;
-    struct leftover *leftovers[2]; /* of io.c: FIFOs of ended outputs that are not empty */
+    struct io_leftover *leftovers[2];
     uint64_t lost;
     bool attached, closed;
 };
+struct io *io_new(struct loop *loop, const struct io_spec *spec);
 struct io *io_ref(struct io *io);
 void io_unref(struct io *io);
 void io_output_ended(struct io *io);
@@ -93,6 +119,21 @@ static inline uint64_t io_unread(int fd)
 
 /* --- io_hub.c: the process's side of a port --- */
 
+struct io_port {
+    struct list node; /* of the hub, until its process has exited */
+    struct io_hub *hub;
+    unsigned refs; /* the process', the clients' */
+    char *id;
+    bool input, opened;
+    int fd; /* the clients' end; -1: not open yet, or closed to new clients */
+    struct io_client *client;
+    struct waitq left; /* woken when the client has left */
+};
+/* The port of that id, which is made if there is none. The caller adds a reference. */
+struct io_port *io_port_of(struct io_hub *h, const char *id);
+/* One that no process and no further client finds. */
+struct io_port *io_port_new(struct io_hub *h, const char *id);
+
 /* ret_fd: the process's end. ERR_INVALID: another server's socket. ERR_EXISTS: a process has it. */
 int io_port_open(struct io_hub *h, const struct io_form *form, bool input, struct io_port **ret,
                  int *ret_fd, struct err *err);
@@ -104,6 +145,19 @@ int io_port_await(struct ctx *ctx, struct io_port *p, struct err *err);
 void io_port_close(struct io_port *p, uint64_t *ret_lost);
 
 /* --- io_driver.c: log drivers --- */
+
+struct io_driver {
+    struct loop *loop;
+    char *name;
+    struct child *child;
+    const struct io_times *times;
+    struct ledger *ledger;
+    uint64_t record;         /* 0: none */
+    bool ending;             /* end_fiber owns it */
+    struct io_driver **slot; /* the owner's pointer to this object; NULL without an owner */
+    struct fibers *counted;
+};
+struct io_driver *io_driver_new(struct loop *loop, const struct io_spec *spec);
 
 /* Waits for readiness. ret_fds: pipes to its fds 3 and 4. */
 int io_driver_start(struct ctx *ctx, const struct io_form *form, const struct io_spec *spec,

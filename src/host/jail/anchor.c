@@ -1,4 +1,3 @@
-#include "host/jail/anchor.h"
 #include "base/child.h"
 #include "base/clock.h"
 #include "base/ctx.h"
@@ -6,6 +5,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "host/jail/anchor_priv.h"
 #include "host/jail/cgroup.h"
 #include "host/jail/jail.h"
 #include "host/ledger/ledger.h"
@@ -27,13 +27,6 @@
 #ifndef MFD_EXEC
 #define MFD_EXEC 0x10U
 #endif
-
-struct anchor {
-    struct child *child;
-    struct ledger *ledger;
-    uint64_t record; /* 0: none */
-    bool by_us;
-};
 
 /* An fd that is the same in the child. */
 static int find_netns(struct ctx *ctx, const char *path, int *ret, struct err *err)

@@ -16,6 +16,8 @@ struct anchor;
 struct cgroup;
 struct ctx;
 struct err;
+struct loop;
+struct saved;
 struct ledger;
 
 struct anchor_opts {
@@ -36,3 +38,7 @@ int anchor_wait(struct ctx *ctx, struct anchor *a, bool *ret_by_us, struct err *
 void anchor_end(struct anchor *a);
 void anchor_free(struct anchor *a);
 AUTO_DEFINE(struct anchor *, anchor_free);
+
+/* One that runs, for saved.h. NULL: none. */
+void anchor_saved(struct saved *s, uint32_t field, struct loop *loop, struct ledger *ledger,
+                  struct anchor **a);

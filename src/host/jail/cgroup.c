@@ -20,24 +20,6 @@
 #define SMALL_FILE 4096
 #define MAKE_TRIES 8 /* if a parent directory is removed while we create one below it */
 
-/* What we made. */
-struct made {
-    char *path;
-    bool leaf;
-    uint64_t record; /* 0: none */
-};
-
-struct cgroup {
-    struct ledger *ledger;
-    struct made *made;
-    size_t n_made, made_cap;
-    char *procs[CGROUP_HIERARCHIES_MAX]; /* paths of cgroup.procs */
-    size_t n_procs;
-    char *cpu_dir, *cpuset_dir; /* NULL: there is no such controller */
-    bool v2;
-    struct scope *scope; /* NULL: systemd was not asked */
-};
-
 /* --- what the host has --- */
 
 static void hierarchy_release(struct cgroup_hierarchy *h)
@@ -231,7 +213,7 @@ static void enable_controllers(const char *dir)
     }
 }
 
-static int forget(struct cgroup *c, struct made *m, struct err *err)
+static int forget(struct cgroup *c, struct cgroup_made *m, struct err *err)
 {
     if (m->record && ledger_forget(c->ledger, m->record, err) < 0)
         return -1;
@@ -242,7 +224,7 @@ static int forget(struct cgroup *c, struct made *m, struct err *err)
 /* 0 also if it was there. -ENOENT: what is above has gone meanwhile. */
 static int make_one(struct cgroup *c, const char *path, bool leaf, struct err *err)
 {
-    struct made m = { .leaf = leaf };
+    struct cgroup_made m = { .leaf = leaf };
 
     if (access(path, F_OK) == 0)
         return 0;
@@ -332,7 +314,7 @@ static int start_scope(struct ctx *ctx, struct cgroup *c, const char *path, cons
                        struct err *err)
 {
     AUTO_FREE char *slice = NULL, *unit = NULL;
-    struct made m = { .leaf = true };
+    struct cgroup_made m = { .leaf = true };
 
     if (cgroup_unit_of(path, &slice, &unit, err) < 0)
         return -1;
@@ -540,7 +522,7 @@ int cgroup_remove(struct cgroup *c, struct err *err)
 {
     cgroup_settle(c);
     for (; c && c->n_made > 0; c->n_made--) {
-        struct made *m = &c->made[c->n_made - 1];
+        struct cgroup_made *m = &c->made[c->n_made - 1];
 
         if (rmdir(m->path) < 0 && errno != ENOENT &&
             (m->leaf || (errno != EBUSY && errno != ENOTEMPTY)))

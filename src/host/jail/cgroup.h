@@ -9,6 +9,7 @@
 struct cgroup;
 struct ctx;
 struct err;
+struct saved;
 struct ledger;
 
 /* Of this host, from /proc/self/mountinfo; v1 with v2 beside it counts as v1. */
@@ -46,3 +47,6 @@ int cgroup_set_cpuset(struct ctx *ctx, struct cgroup *c, const char *cpus, struc
 int cgroup_remove(struct cgroup *c, struct err *err);
 void cgroup_free(struct cgroup *c);
 AUTO_DEFINE(struct cgroup *, cgroup_free);
+
+/* For saved.h. NULL: none. ledger: that of cgroup_make. */
+void cgroup_saved(struct saved *s, uint32_t field, struct ledger *ledger, struct cgroup **c);

@@ -24,6 +24,9 @@ void oom_watch_begin(struct oom_watch *w, pid_t pid);
  */
 bool oom_watch_hit(const struct oom_watch *w, char **ret_why);
 void oom_watch_release(struct oom_watch *w);
+/* For saved.h: the counters of the beginning. */
+struct saved;
+void oom_watch_saved(struct saved *s, uint32_t field, struct oom_watch *w);
 
 /* For the test: the root of the hierarchies, and what /proc/PID/cgroup says. */
 void oom_watch_begin_on(struct oom_watch *w, const char *root, const char *cgroup);

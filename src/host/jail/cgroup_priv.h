@@ -1,4 +1,4 @@
-/* cgroup_priv.h - between cgroup.c and its test. */
+/* cgroup_priv.h - between cgroup*.c and their tests. */
 #pragma once
 #include "base/str.h"
 #include "host/jail/cgroup.h"
@@ -12,6 +12,26 @@ struct cgroup_host {
 };
 
 #define CGROUP_HIERARCHIES_MAX 32
+
+struct scope;
+
+/* What we made. */
+struct cgroup_made {
+    char *path;
+    bool leaf;
+    uint64_t record; /* 0: none */
+};
+
+struct cgroup {
+    struct ledger *ledger;
+    struct cgroup_made *made;
+    size_t n_made, made_cap;
+    char *procs[CGROUP_HIERARCHIES_MAX]; /* paths of cgroup.procs */
+    size_t n_procs;
+    char *cpu_dir, *cpuset_dir; /* NULL: there is no such controller */
+    bool v2;
+    struct scope *scope; /* NULL: systemd was not asked */
+};
 
 struct cgroup_hierarchy {
     char *mount_point, *device;

@@ -6,6 +6,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/loop.h"
+#include "base/saved.h"
 #include "base/str.h"
 #include "host/ledger/ledger.h"
 
@@ -224,4 +225,24 @@ void scope_free(struct scope *s)
     scope_settle(s);
     free(s->unit);
     free(s);
+}
+
+void scope_saved(struct saved *s, uint32_t field, struct ledger *ledger, struct scope **scope)
+{
+    bool reads = saved_reads(s);
+    struct scope *c = reads ? NULL : *scope;
+
+    if (reads)
+        *scope = NULL;
+    if ((!reads && !c) || !saved_open(s, field))
+        return;
+    if (reads) {
+        *scope = c = mem_new(struct scope);
+        c->ledger = ledger;
+        c->keep = -1;
+    }
+    if (c->keeper)
+        saved_fail(s, "systemd unit %s is being started", c->unit);
+    saved_str(s, 1, &c->unit);
+    saved_close(s);
 }

@@ -2,10 +2,12 @@
  * is empty. systemd's own programs ask for it (docs/decisions/0032). */
 #pragma once
 #include "base/mem.h"
+#include <stdint.h>
 
 struct ctx;
 struct err;
 struct ledger;
+struct saved;
 struct scope;
 
 struct scope_opts {
@@ -21,3 +23,5 @@ void scope_settle(struct scope *s);
 int scope_set(struct ctx *ctx, const struct scope *s, const char *const *properties,
               struct err *err);
 void scope_free(struct scope *s);
+/* For saved.h, after scope_settle. NULL: none. */
+void scope_saved(struct saved *s, uint32_t field, struct ledger *ledger, struct scope **scope);

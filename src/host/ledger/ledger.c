@@ -22,16 +22,6 @@ _Static_assert(READ_BYTES > LEDGER_WHAT_MAX + 128, "a line must fit into the buf
  *     <crc32 of the rest, 8 hex digits> - <id>\n                   released
  * Ids increase. Each line is one write(), so that only the last line can be incomplete. */
 
-struct ledger {
-    char *dir, *path;
-    int fd;
-    uint64_t last_id;
-    uint64_t *open; /* ids of open records, increasing */
-    size_t n_open, cap_open;
-    off_t end;        /* of the last complete line */
-    off_t compact_at; /* the length at which compaction is considered */
-};
-
 /* Names in the files; files of older versions use them as well. */
 static const char *const kind_names[LEDGER_KIND_COUNT] = {
     [LEDGER_PROCESS] = "process", [LEDGER_INTERFACE] = "link", [LEDGER_INGRESS] = "ingress",
@@ -402,6 +392,25 @@ int ledger_create(const char *dir, struct ledger **ret, struct err *err)
     if (adopt(l, err) < 0)
         return -1;
     *ret = TAKE_PTR(l);
+    return 0;
+}
+
+int ledger_resume(struct ledger *l)
+{
+    AUTO(lines_release) struct lines lines = { 0 };
+    int r = read_lines(&lines, l->fd);
+
+    if (r == 0 && lines.bad > 0)
+        r = -EBADMSG;
+    l->end = r == 0 ? lseek(l->fd, 0, SEEK_END) : 0;
+    if (r < 0 || l->end < 0)
+        return r < 0 ? r : -errno;
+    for (size_t i = 0; i < lines.n; i++) {
+        l->open = mem_grow(l->open, l->n_open, &l->cap_open, sizeof(*l->open));
+        l->open[l->n_open++] = lines.v[i].id;
+    }
+    l->path = str_format("%s/" LEDGER_FILE_NAME, l->dir);
+    l->compact_at = LEDGER_COMPACT_BYTES;
     return 0;
 }
 

@@ -16,6 +16,7 @@
 
 struct ctx;
 struct err;
+struct saved;
 struct ledger;
 
 enum ledger_kind {
@@ -79,3 +80,6 @@ int ledger_reclaim(struct ctx *ctx, const char *dir, bool dry_run,
                    void (*fn)(void *arg, const struct ledger_record *, int taken,
                               const char *result),
                    void *arg, struct err *err);
+
+/* For saved.h: the file and its lock stay open. NULL: none. */
+void ledger_saved(struct saved *s, uint32_t field, struct ledger **l);

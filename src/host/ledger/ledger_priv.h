@@ -8,6 +8,18 @@
 #define LEDGER_NEW_NAME "ledger.new" /* during a compaction; then renamed to the ledger */
 #define LEDGER_COMPACT_BYTES (64u * 1024)
 
+struct ledger {
+    char *dir, *path;
+    int fd;
+    uint64_t last_id;
+    uint64_t *open; /* ids of open records, increasing */
+    size_t n_open, cap_open;
+    off_t end;        /* of the last complete line */
+    off_t compact_at; /* the length at which compaction is considered */
+};
+/* Of a file with its lock: finds the open records. 0, -EBADMSG if it is damaged, -errno. */
+int ledger_resume(struct ledger *l);
+
 /* As ledger_read(). Fuzzed. */
 int ledger_read_fd(int fd, int (*fn)(void *arg, const struct ledger_record *), void *arg,
                    struct err *err);

@@ -15,6 +15,7 @@
 struct ctx;
 struct err;
 struct ledger;
+struct saved;
 struct sbuf;
 struct stream;
 struct vmm;
@@ -158,6 +159,10 @@ struct vmm_ops {
     int (*wait)(struct ctx *ctx, struct vmm *v, struct vmm_exit *ret, struct err *err);
     int (*release)(struct ctx *ctx, struct vmm *v, struct err *err);
     void (*free)(struct vmm *v);
+
+    /* A VM that runs and on which no call works, for saved.h. Reading: into a new object, instead
+     * of create and start; ledger as in vm_doc. NULL: it cannot be saved. */
+    void (*saved)(struct vmm *v, struct saved *s, struct ledger *ledger);
 
     /* Guest-dialled ports: open before the guest may dial; accept exactly one connection each.
      * A port is never opened twice in a VM's life (ERR_EXISTS). listen needs create. */

@@ -368,6 +368,17 @@ static const struct diagnosis rows[REASON_COUNT] = {
     [REASON_SHIM_KILLED] = { "the shim ended without a log line: it was killed, or it crashed",
                              "see the host's kernel log (OOM killer, segfault) and containerd's "
                              "log; the pod's controller starts the pod again, lcow gc cleans up" },
+    [REASON_UPGRADE_REFUSED] = { "the shim cannot be upgraded now: a request or a change is under "
+                                 "way, or it holds something that cannot be saved",
+                                 "see the error for what it is; the pod runs on with its present "
+                                 "shim: repeat lcow upgrade later",
+                                 ASKED },
+    [REASON_UPGRADE_FAILED] = { "the new program could not continue the shim; the previous one did",
+                                "see the error for why; the pod runs on: check that the package is "
+                                "installed completely, then repeat lcow upgrade" },
+    [REASON_SAVED_STATE] = { "the saved state of a shim is damaged or of an unsupported version",
+                             "install a version of lcow that is nearer to the running one, then "
+                             "repeat lcow upgrade" },
 
     /* ---- what follows from an earlier failure */
     [REASON_VM_ENDED] = { "the VM had ended, or was being ended",

@@ -431,6 +431,7 @@ static const struct vmm_ops qemu_ops = {
     .wait = wait_ended,
     .release = release,
     .free = qemu_free,
+    .saved = qemu_saved,
     .listen = listen_port,
     .accept = qlink_accept,
     .unlisten = qlink_unlisten,

@@ -165,8 +165,7 @@ static int open_images(void *job, struct err *err)
 
 /* --- the document --- */
 
-/* A copy that lasts as long as the document. */
-static const char *keep(struct qemu *q, const char *text)
+const char *qemu_keep(struct qemu *q, const char *text)
 {
     if (!text)
         return NULL;
@@ -178,14 +177,33 @@ static const char *keep_path(struct qemu *q, const char *dir, const char *name)
 {
     AUTO_FREE char *path = str_format("%s/%s", dir, name);
 
-    return keep(q, path);
+    return qemu_keep(q, path);
+}
+
+int qemu_places(struct qemu *q, struct err *err)
+{
+    /* <run root>/<namespace>/<id> */
+    AUTO_FREE char *copy = str_dup(q->doc.run_dir);
+    const char *root = dirname(dirname(copy));
+
+    q->life = ctx_with_id(&q->root, LK_UVM_ID, q->doc.id);
+    q->life.cancel = &q->life_cancel;
+    if (str_eq(root, "/"))
+        return err_set(err, ERR_INVALID, "runtime directory %s is not two levels below a root",
+                       q->doc.run_dir);
+    q->jail_dir = keep_path(q, q->doc.run_dir, "jail");
+    q->uid_dir = keep_path(q, root, "uids");
+    q->accel_env = accel_env_of_host(keep_path(q, root, "accel"));
+    q->tsc_env = tsc_env_of_host(keep_path(q, root, "tsc"));
+    if (q->test_env) {
+        q->accel_env.cpuinfo = q->test_env->cpuinfo;
+        q->accel_env.kvm = q->test_env->kvm;
+    }
+    return 0;
 }
 
 static int copy_doc(struct qemu *q, const struct vm_doc *doc, struct err *err)
 {
-    /* <run root>/<namespace>/<id> */
-    AUTO_FREE char *copy = str_dup(doc->run_dir);
-    const char *root = dirname(dirname(copy));
     const char **const strings[] = { &q->doc.id,
                                      &q->doc.uuid,
                                      &q->doc.run_dir,
@@ -200,21 +218,8 @@ static int copy_doc(struct qemu *q, const struct vm_doc *doc, struct err *err)
     qemu_cap_doc(&q->doc);
     q->doc.vmm_path = NULL;
     for (size_t i = 0; i < ARRAY_LEN(strings); i++)
-        *strings[i] = keep(q, *strings[i]);
-    q->life = ctx_with_id(&q->root, LK_UVM_ID, q->doc.id);
-    q->life.cancel = &q->life_cancel;
-    if (str_eq(root, "/"))
-        return err_set(err, ERR_INVALID, "runtime directory %s is not two levels below a root",
-                       doc->run_dir);
-    q->jail_dir = keep_path(q, doc->run_dir, "jail");
-    q->uid_dir = keep_path(q, root, "uids");
-    q->accel_env = accel_env_of_host(keep_path(q, root, "accel"));
-    q->tsc_env = tsc_env_of_host(keep_path(q, root, "tsc"));
-    if (q->test_env) {
-        q->accel_env.cpuinfo = q->test_env->cpuinfo;
-        q->accel_env.kvm = q->test_env->kvm;
-    }
-    return 0;
+        *strings[i] = qemu_keep(q, *strings[i]);
+    return qemu_places(q, err);
 }
 
 static void dialled(void *arg, uint32_t port)
@@ -227,6 +232,15 @@ static void dialled(void *arg, uint32_t port)
         qemu_raise_stage(q, VM_STAGE_AGENT);
 }
 
+struct qlink_opts qemu_link_opts(struct qemu *q)
+{
+    return (struct qlink_opts){ .life = &q->life,
+                                .token = q->boot.token,
+                                .vsock = q->doc.vsock,
+                                .on_dial = dialled,
+                                .arg = q };
+}
+
 static int make_link(struct ctx *ctx, struct qemu *q, struct err *err)
 {
     SPAN(step, ctx, q->vmm.timeline, TRACK_HOST, q->doc.vsock ? "vsock" : "netns+tap", err);
@@ -237,13 +251,8 @@ static int make_link(struct ctx *ctx, struct qemu *q, struct err *err)
     enum log_level level;
     if (q->doc.agent_log_level && log_level_parse(q->doc.agent_log_level, &level) == 0)
         q->boot.log_level = (uint8_t)(level + 1);
-    return qlink_new(step.ctx,
-                     &(struct qlink_opts){ .life = &q->life,
-                                           .token = q->boot.token,
-                                           .vsock = q->doc.vsock,
-                                           .on_dial = dialled,
-                                           .arg = q },
-                     &q->link, err);
+    const struct qlink_opts opts = qemu_link_opts(q);
+    return qlink_new(step.ctx, &opts, &q->link, err);
 }
 
 /* The record first, then the thing. */
@@ -267,7 +276,7 @@ static int create_parts(struct ctx *ctx, struct qemu *q, const struct vm_doc *do
     if (qemu_doc_check(doc, err) < 0 || copy_doc(q, doc, err) < 0 ||
         find_program(doc->vmm_path, &program, err) < 0)
         return -1;
-    q->program = keep(q, program);
+    q->program = qemu_keep(q, program);
     if (accel_choose(&q->accel_env, doc->accel, doc->allow_emulation, &q->accel, err) < 0)
         return -1;
     struct images images = { q->doc.kernel, q->doc.initrd, -1, -1 };

@@ -394,6 +394,8 @@ static const struct plug_kind pci_kind = {
     .kept = "the guest did not release a PCI device; the device stays in the VM until the VM ends",
 };
 
+const struct plug_kind *const plug_kinds[PLUG_KINDS] = { &disk_kind, &nic_kind, &pci_kind };
+
 /* --- a function of the host --- */
 
 /* The guest's memory stays where it is: the device reaches it by itself. A limit that cannot be

@@ -5,6 +5,7 @@
  * unmount. */
 #include "base/list.h"
 #include "base/offload.h"
+#include "base/saved.h"
 #include "host/files/follow.h"
 #include "host/jail/mountinfo.h"
 #include "host/vmm/qemu/qemu_priv.h"
@@ -27,6 +28,7 @@ struct follower {
     struct follow mounts;
     size_t too_many; /* as last logged */
     unsigned stuck;
+    bool look_first; /* it was saved: there may have been changes since */
     struct loop_changes *changes;
     struct cancel cancel;
     struct ctx ctx;
@@ -136,7 +138,9 @@ static void follow_main(void *arg)
     struct follower *f = arg;
     struct err err = ERR_INIT;
 
-    while (loop_changes_wait(&f->ctx, f->changes, "mounts of the host", &err) == 0) {
+    while (f->look_first ||
+           loop_changes_wait(&f->ctx, f->changes, "mounts of the host", &err) == 0) {
+        f->look_first = false;
         if (update(&f->ctx, f, &err) < 0 && !f->cancel.fired && err.code != ERR_UNAVAILABLE)
             log_warn(&f->ctx,
                      "cannot read the host's mounts; the container follows them again at the next "
@@ -148,6 +152,18 @@ static void follow_main(void *arg)
 
 /* --- beginning and end --- */
 
+static struct follower *follower_new(struct qemu_proc *p)
+{
+    struct follower *f = mem_new(struct follower);
+
+    f->q = p->vm;
+    list_append(&p->followers, &f->node);
+    fibers_init(&f->fiber);
+    cancel_init(&f->cancel, &p->cancel);
+    f->ctx = ctx_with_cancel(&p->ctx, &f->cancel);
+    return f;
+}
+
 int qemu_share_follow(struct ctx *ctx, struct vmm *v, const char *name,
                       const struct vmm_follow *what, bool read_only, struct err *err)
 {
@@ -157,16 +173,13 @@ int qemu_share_follow(struct ctx *ctx, struct vmm *v, const char *name,
         return -1;
     AUTO(qemu_op_end) struct qemu_op op; /* release waits for us */
     struct ctx inner = qemu_op_begin(ctx, q, &op);
-    struct follower *f = mem_new(struct follower);
-    *f = (struct follower){ .q = q, .name = str_dup(name), .read_only = read_only };
+    struct follower *f = follower_new(q->proc);
+    f->name = str_dup(name);
+    f->read_only = read_only;
     f->ids = idmap_copy(&what->ids);
     f->mounts = (struct follow){ .source = str_dup(what->source),
                                  .mount = what->mount,
                                  .late = what->late };
-    list_append(&q->proc->followers, &f->node);
-    fibers_init(&f->fiber);
-    cancel_init(&f->cancel, &q->proc->cancel);
-    f->ctx = ctx_with_cancel(&q->proc->ctx, &f->cancel);
     if (loop_changes_new(q->loop, open(TABLE, O_RDONLY | O_CLOEXEC), &f->changes, err) < 0 ||
         update(&inner, f, err) < 0) {
         follower_free(f);
@@ -203,4 +216,83 @@ int qemu_follow_drop(struct ctx *ctx, struct qemu_proc *p, struct err *err)
         follower_free(f);
     }
     return 0;
+}
+
+/* --- saved --- */
+
+static void mount_saved(struct saved *s, struct follow_mount *m)
+{
+    saved_u64(s, 1, &m->id);
+    saved_u64(s, 2, &m->parent);
+    saved_str(s, 3, &m->what);
+    saved_str(s, 4, &m->point);
+    saved_bool(s, 5, &m->shown);
+    saved_bool(s, 6, &m->left_out);
+    saved_bool(s, 7, &m->there);
+    if (saved_reads(s) && (!m->what || !m->point))
+        saved_fail(s, "a mount without its place");
+}
+
+static void mounts_saved(struct saved *s, struct follow *f)
+{
+    size_t n = saved_count(s, 9, f->n);
+
+    for (size_t i = 0; i < n && saved_open(s, 9); i++) {
+        if (saved_reads(s)) {
+            f->v = mem_grow(f->v, f->n, &f->cap, sizeof(*f->v));
+            f->v[f->n++] = (struct follow_mount){ 0 };
+        }
+        mount_saved(s, &f->v[i]);
+        saved_close(s);
+    }
+}
+
+/* Not saved: the threads that are stuck, since they end with the program. */
+static void follower_saved(struct saved *s, struct follower *f)
+{
+    saved_str(s, 1, &f->name);
+    saved_bool(s, 2, &f->read_only);
+    saved_str(s, 3, &f->ids.uid);
+    saved_str(s, 4, &f->ids.gid);
+    saved_str(s, 5, &f->mounts.source);
+    saved_u64(s, 6, &f->mounts.mount);
+    saved_bool(s, 7, &f->mounts.late);
+    saved_str(s, 8, &f->mounts.base);
+    mounts_saved(s, &f->mounts);
+    saved_size(s, 10, &f->too_many);
+}
+
+static void follower_resume(struct saved *s, struct follower *f)
+{
+    struct err err = ERR_INIT;
+
+    if (saved_check(s, &err) < 0)
+        return;
+    if (!f->name || !f->mounts.source)
+        saved_fail(s, "a share that follows the host, without its %s",
+                   f->name ? "directory" : "name");
+    else if (loop_changes_new(f->q->loop, open(TABLE, O_RDONLY | O_CLOEXEC), &f->changes, &err) < 0)
+        saved_fail(s, "share %s: %s", f->name, err.msg);
+    else
+        fibers_go(&f->fiber, f->q->loop, follow_main, f, "follow share %s", f->name);
+    f->look_first = true;
+}
+
+void qemu_followers_saved(struct saved *s, uint32_t field, struct qemu_proc *p)
+{
+    if (saved_reads(s)) {
+        while (saved_open(s, field)) {
+            struct follower *f = follower_new(p);
+
+            follower_saved(s, f);
+            saved_close(s);
+            follower_resume(s, f);
+        }
+        return;
+    }
+    LIST_FOR (struct follower, f, &p->followers, node) {
+        saved_open(s, field);
+        follower_saved(s, f);
+        saved_close(s);
+    }
 }

@@ -27,6 +27,7 @@
 struct child;
 struct ledger;
 struct qemu;
+struct saved;
 struct stream;
 
 #define QEMU_WORDS_KEEP 200
@@ -164,6 +165,11 @@ void qemu_raise_stage(struct qemu *q, enum vm_stage stage);
 int qemu_create(struct ctx *ctx, struct vmm *v, const struct vm_doc *doc, struct err *err);
 /* Rolls back create; repeatable. No process of QEMU may run any more. */
 int qemu_uncreate(struct ctx *ctx, struct qemu *q, struct err *err);
+/* A copy that lasts as long as the document. */
+const char *qemu_keep(struct qemu *q, const char *text);
+/* What follows from its run_dir and id. */
+int qemu_places(struct qemu *q, struct err *err);
+struct qlink_opts qemu_link_opts(struct qemu *q);
 /* What it had opened. Repeatable. */
 void qemu_forget_doc(struct qemu *q);
 /* Takes a record out of the ledger; 0: there is none. */
@@ -171,6 +177,11 @@ int qemu_forget(struct qemu *q, uint64_t *record, struct err *err);
 
 /* qemu_proc.c */
 int qemu_proc_spawn(struct ctx *ctx, struct qemu *q, struct qemu_proc **ret, struct err *err);
+/* For qemu_save.c: one without child and streams; its monitor's options, without the stream; starts
+ * its fibers. */
+struct qemu_proc *qemu_proc_new(struct qemu *q);
+struct qmp_client_opts qemu_qmp_opts(struct qemu_proc *p);
+void qemu_proc_watch(struct qemu_proc *p);
 /* Waits until its fibers are gone, then frees it; it must be gone or killed. */
 int qemu_proc_drop(struct ctx *ctx, struct qemu_proc *p, struct err *err);
 void qemu_proc_kill(struct qemu_proc *p);
@@ -243,6 +254,12 @@ int qemu_share_follow(struct ctx *ctx, struct vmm *v, const char *name,
                       const struct vmm_follow *what, bool read_only, struct err *err);
 int qemu_follow_end(struct ctx *ctx, struct qemu *q, const char *name, struct err *err);
 int qemu_follow_drop(struct ctx *ctx, struct qemu_proc *p, struct err *err);
+/* For saved.h: all of them. What was mounted or unmounted meanwhile shows soon after they run
+ * again.
+ */
+void qemu_followers_saved(struct saved *s, uint32_t field, struct qemu_proc *p);
+/* qemu_save.c: as in vmm.h. */
+void qemu_saved(struct vmm *v, struct saved *s, struct ledger *ledger);
 int qemu_nic_add(struct ctx *ctx, struct vmm *v, const struct vmm_nic *nic, struct err *err);
 int qemu_nic_remove(struct ctx *ctx, struct vmm *v, const char *id, struct err *err);
 int qemu_pci_add(struct ctx *ctx, struct vmm *v, const char *address, const char *id,
@@ -278,6 +295,10 @@ struct plug_kind {
     const char *kept;
     int (*on_kept)(struct ctx *ctx, struct qemu *q, struct plug *p, struct err *err);
 };
+
+/* In qemu_devices.c. Their order is that of saved state: new ones come last. */
+#define PLUG_KINDS 3
+extern const struct plug_kind *const plug_kinds[PLUG_KINDS];
 
 struct plug {
     struct list node; /* of qemu.plugs */

@@ -288,12 +288,16 @@ static int spawn(struct ctx *ctx, struct qemu *q, const struct wiring *w, struct
         ret, err);
 }
 
-static struct qemu_proc *proc_new(struct qemu *q, struct child *child, struct wiring *w)
+struct qmp_client_opts qemu_qmp_opts(struct qemu_proc *p)
+{
+    return (struct qmp_client_opts){ .life = &p->vm->life, .on_event = on_event, .arg = p };
+}
+
+struct qemu_proc *qemu_proc_new(struct qemu *q)
 {
     struct qemu_proc *p = mem_new(struct qemu_proc);
 
     p->vm = q;
-    p->child = child;
     p->io_errors.burst = 5;
     cancel_init(&p->cancel, NULL);
     p->ctx = ctx_with_cancel(&q->life, &p->cancel);
@@ -301,17 +305,28 @@ static struct qemu_proc *proc_new(struct qemu *q, struct child *child, struct wi
     fibers_init(&p->readers);
     fibers_init(&p->watcher);
     list_init(&p->followers);
+    return p;
+}
+
+void qemu_proc_watch(struct qemu_proc *p)
+{
+    fibers_go(&p->readers, p->vm->loop, read_console, p, "qemu console");
+    fibers_go(&p->readers, p->vm->loop, read_errors, p, "qemu stderr");
+    fibers_go(&p->watcher, p->vm->loop, watch, p, "qemu watch");
+}
+
+static struct qemu_proc *proc_begin(struct qemu *q, struct child *child, struct wiring *w)
+{
+    struct qemu_proc *p = qemu_proc_new(q);
+    struct qmp_client_opts qmp = qemu_qmp_opts(p);
+
+    p->child = child;
     oom_watch_begin(&p->oom, child_pid(child));
     p->console = stream_from_fd(q->loop, TAKE_FD(w->console[0]));
     p->errors = stream_from_fd(q->loop, TAKE_FD(w->errors[0]));
-    p->qmp = qmp_client_new(
-        &(struct qmp_client_opts){ .life = &q->life,
-                                   .stream = stream_from_fd(q->loop, TAKE_FD(w->qmp[0])),
-                                   .on_event = on_event,
-                                   .arg = p });
-    fibers_go(&p->readers, q->loop, read_console, p, "qemu console");
-    fibers_go(&p->readers, q->loop, read_errors, p, "qemu stderr");
-    fibers_go(&p->watcher, q->loop, watch, p, "qemu watch");
+    qmp.stream = stream_from_fd(q->loop, TAKE_FD(w->qmp[0]));
+    p->qmp = qmp_client_new(&qmp);
+    qemu_proc_watch(p);
     return p;
 }
 
@@ -328,7 +343,7 @@ int qemu_proc_spawn(struct ctx *ctx, struct qemu *q, struct qemu_proc **ret, str
     q->boot.vsock_port = qlink_port(q->link);
     if (wire(q, &w, err) < 0 || spawn(step.ctx, q, &w, &child, err) < 0)
         return err_wrap_because(err, REASON_QEMU_UNUSABLE, "start %s", q->program);
-    *ret = proc_new(q, child, &w);
+    *ret = proc_begin(q, child, &w);
     q->has_spare = qemu_base_doc(q)->scsi_controllers > 0 && q->doc.disk_mib > 0;
     return 0;
 }

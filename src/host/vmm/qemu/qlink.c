@@ -1,5 +1,3 @@
-#include "host/vmm/qemu/qlink.h"
-#include "base/bucket.h"
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/fd.h"
@@ -9,6 +7,7 @@
 #include "base/offload.h"
 #include "base/stream.h"
 #include "host/jail/jail.h"
+#include "host/vmm/qemu/qlink_priv.h"
 #include "proto/link.h"
 
 #include <arpa/inet.h>
@@ -35,47 +34,6 @@
 #define DRAIN_NS NS_PER_S
 #define DRAIN_LOOK_NS (10 * NS_PER_MS)
 
-struct vmm_listener {
-    struct list node;
-    struct qlink *link; /* NULL once the link is gone */
-    uint32_t port;
-    struct stream *stream; /* dialled, not yet accepted */
-    struct waitq q;
-};
-
-/* Ports that were ever opened, as ranges: stdio ports are counted up, so there are few. */
-struct range {
-    uint32_t first, last;
-};
-
-/* A connection that was given away. The fd belongs to its stream, which may be freed and the
- * number used again; the kernel's cookie tells whether it is still the same socket. */
-struct given {
-    int fd;
-    uint64_t cookie;
-};
-
-struct qlink {
-    struct ctx ctx;
-    struct cancel cancel;
-    struct qlink_opts o;
-    uint8_t token[LINK_TOKEN_BYTES];
-    int device, listener; /* device: the tap, or vhost's */
-    uint32_t cid, port;   /* of vsock: the guest's, the host's */
-    struct fibers fibers;
-    unsigned unsaid;
-    struct waitq room;
-    struct list listeners;
-    struct range *used;
-    size_t n_used, cap_used;
-    struct given *given;
-    size_t n_given, cap_given;
-    struct log_rate rate;
-    struct bucket dials;
-    bool closed;
-    const char *why;
-};
-
 struct dialled {
     struct qlink *link;
     struct stream *stream;
@@ -90,7 +48,7 @@ static bool cookie_of(int fd, uint64_t *ret)
     return getsockopt(fd, SOL_SOCKET, SO_COOKIE, ret, &len) == 0;
 }
 
-static bool is_same(const struct given *g)
+static bool is_same(const struct qlink_given *g)
 {
     uint64_t cookie;
 
@@ -111,7 +69,7 @@ static void remember(struct qlink *l, int fd)
         l->n_given = n;
     }
     l->given = mem_grow(l->given, l->n_given, &l->cap_given, sizeof(*l->given));
-    l->given[l->n_given++] = (struct given){ fd, cookie };
+    l->given[l->n_given++] = (struct qlink_given){ fd, cookie };
 }
 
 static bool has_data(int fd)
@@ -282,12 +240,24 @@ static void accept_loop(void *arg)
 
 /* --- ports --- */
 
+/* True if it was, and no longer. */
+static bool take_left_open(struct qlink *l, uint32_t port)
+{
+    for (size_t i = 0; i < l->n_left_open; i++) {
+        if (l->left_open[i] != port)
+            continue;
+        l->left_open[i] = l->left_open[--l->n_left_open];
+        return true;
+    }
+    return false;
+}
+
 static int use_port(struct qlink *l, uint32_t port, struct err *err)
 {
-    struct range *before = NULL;
+    struct qlink_range *before = NULL;
 
     for (size_t i = 0; i < l->n_used; i++) {
-        struct range *r = &l->used[i];
+        struct qlink_range *r = &l->used[i];
         if (port >= r->first && port <= r->last)
             return err_set(err, ERR_EXISTS, "guest port %u was opened before", port);
         if (port > 0 && r->last == port - 1)
@@ -298,7 +268,7 @@ static int use_port(struct qlink *l, uint32_t port, struct err *err)
         return 0;
     }
     l->used = mem_grow(l->used, l->n_used, &l->cap_used, sizeof(*l->used));
-    l->used[l->n_used++] = (struct range){ port, port };
+    l->used[l->n_used++] = (struct qlink_range){ port, port };
     return 0;
 }
 
@@ -306,7 +276,7 @@ int qlink_listen(struct qlink *l, uint32_t port, struct vmm_listener **ret, stru
 {
     if (l->closed)
         return err_set(err, ERR_UNAVAILABLE, "guest port %u: %s", port, l->why);
-    if (use_port(l, port, err) < 0)
+    if (!take_left_open(l, port) && use_port(l, port, err) < 0)
         return -1;
     struct vmm_listener *v = mem_new(struct vmm_listener);
     v->link = l;
@@ -503,6 +473,28 @@ static void net_close(void *job)
 
 /* --- life --- */
 
+struct qlink *qlink_make(const struct qlink_opts *opts)
+{
+    struct qlink *l = mem_new(struct qlink);
+
+    *l = (struct qlink){ .ctx = ctx_with_cancel(opts->life, &l->cancel),
+                         .o = *opts,
+                         .device = -1,
+                         .listener = -1,
+                         .rate.burst = 5,
+                         .dials = { .burst = QLINK_DIALS_BURST, .per_s = QLINK_DIALS_PER_S } };
+    cancel_init(&l->cancel, NULL);
+    fibers_init(&l->fibers);
+    waitq_init(&l->room);
+    list_init(&l->listeners);
+    return l;
+}
+
+void qlink_run(struct qlink *l)
+{
+    fibers_go(&l->fibers, l->ctx.loop, accept_loop, l, "link accept");
+}
+
 int qlink_new(struct ctx *ctx, const struct qlink_opts *opts, struct qlink **ret, struct err *err)
 {
     struct net net = { .device = -1, .listener = -1 };
@@ -510,20 +502,12 @@ int qlink_new(struct ctx *ctx, const struct qlink_opts *opts, struct qlink **ret
     if ((opts->vsock ? listen_vsock(&net, err)
                      : OFFLOAD(ctx, make_net, &net, 0, net_close, "make the link", err)) < 0)
         return -1;
-    struct qlink *l = mem_new(struct qlink);
-    *l = (struct qlink){ .ctx = ctx_with_cancel(opts->life, &l->cancel),
-                         .o = *opts,
-                         .device = net.device,
-                         .listener = net.listener,
-                         .port = net.port,
-                         .rate.burst = 5,
-                         .dials = { .burst = QLINK_DIALS_BURST, .per_s = QLINK_DIALS_PER_S } };
-    cancel_init(&l->cancel, NULL);
+    struct qlink *l = qlink_make(opts);
+    l->device = net.device;
+    l->listener = net.listener;
+    l->port = net.port;
     memcpy(l->token, opts->token, sizeof(l->token));
-    fibers_init(&l->fibers);
-    waitq_init(&l->room);
-    list_init(&l->listeners);
-    fibers_go(&l->fibers, ctx->loop, accept_loop, l, "link accept");
+    qlink_run(l);
     *ret = l;
     return 0;
 }
@@ -596,6 +580,7 @@ void qlink_free(struct qlink *l)
     fd_close(l->listener);
     mem_wipe(l->token, sizeof(l->token));
     free(l->used);
+    free(l->left_open);
     free(l->given);
     free(l);
 }

@@ -16,6 +16,7 @@
 struct ctx;
 struct err;
 struct qlink;
+struct saved;
 struct stream;
 struct vmm_listener;
 
@@ -63,3 +64,9 @@ void qlink_close(struct qlink *l, const char *why);
 int qlink_join(struct ctx *ctx, struct qlink *l, struct err *err);
 void qlink_free(struct qlink *l);
 AUTO_DEFINE(struct qlink *, qlink_free);
+
+/* For saved.h: a link on which no connection is without its preface, and no one that came waits for
+ * accept. Ports that were open and not dialled are opened by listen again. Of opts, which are those
+ * of new, the token is not looked at. */
+void qlink_saved(struct saved *s, uint32_t field, const struct qlink_opts *opts,
+                 struct qlink **link);

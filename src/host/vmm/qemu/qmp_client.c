@@ -5,6 +5,7 @@
 #include "base/fiber.h"
 #include "base/log.h"
 #include "base/loop.h"
+#include "base/saved.h"
 #include "base/stream.h"
 #include "proto/qmp.h"
 
@@ -33,6 +34,7 @@ struct qmp_client {
     struct qmp_client_opts o;
     struct fibers fibers;
     struct list calls;
+    struct qmp_reader reader; /* has half a message, at most, between two reads */
     uint64_t last_id;
     struct sbuf unsent;
     size_t sending; /* bytes the writer has taken */
@@ -107,8 +109,9 @@ static void take_message(struct qmp_client *c, struct qmp_message *m)
     }
 }
 
-static int read_some(struct qmp_client *c, struct qmp_reader *r, char *buf, struct err *err)
+static int read_some(struct qmp_client *c, char *buf, struct err *err)
 {
+    struct qmp_reader *r = &c->reader;
     size_t n;
     bool have = true;
 
@@ -135,14 +138,11 @@ static int read_some(struct qmp_client *c, struct qmp_reader *r, char *buf, stru
 static void read_loop(void *arg)
 {
     struct qmp_client *c = arg;
-    struct qmp_reader r;
     AUTO_FREE char *buf = mem_alloc(READ_BYTES);
     struct err err = ERR_INIT;
 
-    qmp_reader_init(&r, QMP_MAX_MESSAGE);
-    while (!c->broken && read_some(c, &r, buf, &err) == 0)
+    while (!c->broken && read_some(c, buf, &err) == 0)
         ;
-    qmp_reader_release(&r);
     err_wrap(&err, "qmp");
     fail_all(c, &err);
 }
@@ -283,7 +283,7 @@ int qmp_client_call(struct ctx *ctx, struct qmp_client *c, const char *name, jso
 
 /* --- life --- */
 
-struct qmp_client *qmp_client_new(const struct qmp_client_opts *opts)
+static struct qmp_client *make(const struct qmp_client_opts *opts)
 {
     struct qmp_client *c = mem_new(struct qmp_client);
 
@@ -296,9 +296,64 @@ struct qmp_client *qmp_client_new(const struct qmp_client_opts *opts)
     waitq_init(&c->to_send);
     waitq_init(&c->greeting);
     fibers_init(&c->fibers);
+    qmp_reader_init(&c->reader, QMP_MAX_MESSAGE);
+    return c;
+}
+
+static void run(struct qmp_client *c)
+{
     fibers_go(&c->fibers, c->ctx.loop, read_loop, c, "qmp read");
     fibers_go(&c->fibers, c->ctx.loop, write_loop, c, "qmp write");
+}
+
+struct qmp_client *qmp_client_new(const struct qmp_client_opts *opts)
+{
+    struct qmp_client *c = make(opts);
+
+    run(c);
     return c;
+}
+
+static void check_idle(const struct qmp_client *c, struct saved *s)
+{
+    if (c->broken)
+        saved_fail(s, "QEMU's monitor: %s", c->why.msg);
+    else if (!c->greeted || !list_empty(&c->calls) || c->unsent.len > 0 || c->sending > 0)
+        saved_fail(s, "a command to QEMU is under way");
+}
+
+/* Not saved: commands that nobody waits for any more. QEMU has them; their answers are dropped. */
+void qmp_client_saved(struct saved *s, uint32_t field, const struct qmp_client_opts *opts,
+                      struct qmp_client **client)
+{
+    bool reads = saved_reads(s);
+    struct qmp_client *c = reads ? NULL : *client;
+    AUTO(sbuf_release) struct sbuf half = { 0 };
+    struct err err = ERR_INIT;
+
+    if (!saved_open(s, field))
+        return;
+    if (reads) {
+        *client = c = make(opts);
+        c->greeted = true;
+    } else {
+        check_idle(c, s);
+        sbuf_add(&half, c->reader.buf.data, c->reader.buf.len);
+    }
+    saved_stream(s, 1, "QEMU's monitor", c->ctx.loop, &c->o.stream);
+    saved_u64(s, 2, &c->last_id);
+    saved_u64(s, 3, &c->fd_call); /* QEMU keeps one descriptor: the next waits for this answer */
+    saved_text(s, 4, c->version, sizeof(c->version));
+    saved_sbuf(s, 5, &half);
+    saved_close(s);
+    if (!reads)
+        return;
+    if (half.len > 0 && qmp_reader_feed(&c->reader, half.data, half.len, &err) < 0)
+        saved_fail(s, "QEMU's monitor: %s", err.msg);
+    if (!c->o.stream)
+        saved_fail(s, "QEMU's monitor is missing");
+    if (saved_check(s, &err) == 0)
+        run(c);
 }
 
 void qmp_client_close(struct qmp_client *c, const char *why)
@@ -321,6 +376,7 @@ void qmp_client_free(struct qmp_client *c)
     if (!c)
         return;
     stream_free(c->o.stream);
+    qmp_reader_release(&c->reader);
     sbuf_release(&c->unsent);
     fd_close_later(c->fd);
     cancel_release(&c->cancel);

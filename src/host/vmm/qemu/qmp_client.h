@@ -7,11 +7,13 @@
 #pragma once
 #include "base/json.h"
 #include "base/mem.h"
+#include <stdint.h>
 
 struct ctx;
 struct err;
 struct qmp_client;
 struct qmp_message;
+struct saved;
 struct stream;
 
 struct qmp_client_opts {
@@ -34,6 +36,10 @@ int qmp_client_call(struct ctx *ctx, struct qmp_client *c, const char *name, jso
  * until the one before was answered, also when nobody waits for that answer any more. */
 int qmp_client_call_fd(struct ctx *ctx, struct qmp_client *c, const char *name, int fd,
                        json_t *args, struct qmp_message *ret, struct err *err);
+/* For saved.h: one that has connected, and no call is under way. Of opts, which are those of new,
+ * the stream is not looked at. */
+void qmp_client_saved(struct saved *s, uint32_t field, const struct qmp_client_opts *opts,
+                      struct qmp_client **c);
 /* why: static text. Repeatable; the first reason stays. */
 void qmp_client_close(struct qmp_client *c, const char *why);
 /* Until the stream has ended and all that came was handled. Does not close by itself. */

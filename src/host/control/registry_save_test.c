@@ -1,0 +1,387 @@
+/* registry_save_test.c - a shim that is saved and continued by another program: nothing that it
+ * knows is lost, nothing that happens meanwhile is missed or reported twice. */
+#include "fixture/registry_steps.h"
+#include "fixture/replace_fixture.h"
+#include "host/control/sandbox.h"
+#include "host/ledger/ledger.h"
+#include <stdio.h>
+
+#define OF_POD                                                                                     \
+    ",\"annotations\":{\"io.kubernetes.cri.container-type\":\"%s\","                               \
+    "\"io.kubernetes.cri.sandbox-id\":\"%s\"}"
+
+static void add(struct fixture *r, struct ctx *ctx, const char *id, const char *kind,
+                const char *pod)
+{
+    AUTO_FREE char *more = kind ? str_format(OF_POD, kind, pod) : str_dup("");
+    struct err err = ERR_INIT;
+
+    fixture_write_spec(r, id, more);
+    ASSERT_OK(fixture_try_create(r, ctx, id, &err), err);
+}
+
+static void kill_one(struct fixture *r, struct ctx *ctx, const char *id, const char *exec)
+{
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(fixture_try_kill(r, ctx, id, exec, 9, false, &err), err);
+}
+
+static void freeze(struct fixture *r, struct ctx *ctx, const char *id, bool frozen)
+{
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(container_freeze(ctx, fixture_find(r, id), frozen, &err), err);
+}
+
+static struct process_view view(struct fixture *r, const char *id, const char *exec)
+{
+    struct process_view v = { 0 };
+    struct err err = ERR_INIT;
+    struct process *p = container_process(fixture_find(r, id), exec, &err);
+
+    ASSERT(p != NULL);
+    process_view(p, &v);
+    return v;
+}
+
+/* Pod p with its pause container, one that is paused and has an exec and a registered exec, one
+ * that has ended, and one that was not started. */
+static void open_pod(struct fixture *r, struct ctx *ctx)
+{
+    r->guest_opts.process_ns = 900 * NS_PER_S;
+    r->host.network = true;
+    r->address = "unix:///run/lcow/box.sock";
+    fixture_open(r, ctx);
+    add(r, ctx, "p", "sandbox", "p");
+    fixture_start(r, ctx, "p", "");
+    add(r, ctx, "a", "container", "p");
+    fixture_start(r, ctx, "a", "");
+    fixture_exec(r, ctx, "a", "runs");
+    fixture_start(r, ctx, "a", "runs");
+    fixture_exec(r, ctx, "a", "waits");
+    add(r, ctx, "b", "container", "p");
+    fixture_start(r, ctx, "b", "");
+    kill_one(r, ctx, "b", "");
+    ASSERT_EQ(fixture_wait(r, ctx, "b", ""), 137);
+    add(r, ctx, "c", "container", "p");
+    freeze(r, ctx, "a", true);
+}
+
+static void expect_pod(struct fixture *r)
+{
+    ASSERT_EQ(view(r, "p", "").status, PROCESS_RUNNING);
+    ASSERT_EQ(view(r, "a", "").status, PROCESS_PAUSED);
+    ASSERT_EQ(view(r, "a", "runs").status, PROCESS_PAUSED);
+    ASSERT_EQ(view(r, "a", "waits").status, PROCESS_CREATED);
+    ASSERT_EQ(view(r, "b", "").status, PROCESS_STOPPED);
+    ASSERT_EQ(view(r, "b", "").exit_status, 137);
+    ASSERT(view(r, "b", "").exited_wall_ns > 0);
+    ASSERT_EQ(view(r, "c", "").status, PROCESS_CREATED);
+    ASSERT(view(r, "a", "").pid > 0);
+    ASSERT_STR(view(r, "a", "runs").stdio.out, "/fifo/out");
+    ASSERT(container_pod(fixture_find(r, "a")) == container_pod(fixture_find(r, "p")));
+    ASSERT(container_pod(fixture_find(r, "a"))->holder == fixture_find(r, "p"));
+    ASSERT_EQ(r->vms, 1);
+}
+
+TEST_VIRTUAL(a_pod_is_continued_as_it_was_and_lives_to_its_end)
+{
+    struct fixture r = { 0 };
+    struct ctx root = ctx_root(ctx->loop);
+
+    replace_begin();
+    open_pod(&r, &root);
+    expect_pod(&r);
+    replace(&r, &root);
+    replace_end();
+    r.vms = 1; /* the other is the object in its stead */
+    expect_pod(&r);
+    freeze(&r, &root, "a", false);
+    kill_one(&r, &root, "a", "runs");
+    ASSERT_EQ(fixture_wait(&r, &root, "a", "runs"), 137);
+    fixture_start(&r, &root, "a", "waits"); /* its OCI process was kept */
+    fixture_start(&r, &root, "c", "");
+    kill_one(&r, &root, "c", "");
+    ASSERT_EQ(fixture_wait(&r, &root, "c", ""), 137);
+    kill_one(&r, &root, "a", "");
+    ASSERT_EQ(fixture_wait(&r, &root, "a", ""), 137);
+    ASSERT_EQ(view(&r, "a", "waits").status, PROCESS_STOPPED);
+    fixture_delete(&r, &root, "c", "");
+    fixture_delete(&r, &root, "a", "");
+    fixture_delete(&r, &root, "b", "");
+    kill_one(&r, &root, "p", "");
+    ASSERT_EQ(fixture_wait(&r, &root, "p", ""), 137);
+    ASSERT_EQ(r.host.net_plugged, 1);
+    fixture_delete(&r, &root, "p", "");
+    ASSERT_EQ(r.host.net_plugged, 0);
+    ASSERT_STR(fixture_told(&r, &root),
+               "create p;start p;create a;start a;exec-added a/runs;exec-started a/runs;"
+               "exec-added a/waits;create b;start b;exit b 137;create c;paused a;"
+               "resumed a;exit a/runs 137;exec-started a/waits;start c;exit c 137;"
+               "exit a/waits 137;exit a 137;delete c 137;delete a 137;delete b 137;"
+               "exit p 137;delete p 137");
+    fixture_close(&r, ctx);
+}
+
+TEST_VIRTUAL(an_exit_that_comes_while_the_program_is_replaced_is_published_once)
+{
+    struct fixture r = { .guest_opts.process_ns = 2 * NS_PER_S, .guest_opts.exit_code = 7 };
+    struct ctx root = ctx_root(ctx->loop);
+
+    replace_begin();
+    fixture_open(&r, ctx);
+    add(&r, &root, "a", NULL, NULL);
+    fixture_start(&r, &root, "a", "");
+    for (int i = 0; i < 3; i++) { /* as often as one likes */
+        pass(&root, 300 * NS_PER_MS);
+        replace(&r, &root);
+    }
+    replace_end();
+    ASSERT_EQ(fixture_wait(&r, &root, "a", ""), 7);
+    fixture_delete(&r, &root, "a", "");
+    ASSERT_STR(fixture_told(&r, &root), "create a;start a;exit a 7;delete a 7");
+    fixture_close(&r, ctx);
+}
+
+TEST_VIRTUAL(the_end_of_the_vm_and_a_killed_anchor_are_seen_by_the_new_program)
+{
+    for (int anchor = 0; anchor < 2; anchor++) {
+        struct fixture r = { .guest_opts.process_ns = 900 * NS_PER_S };
+        struct ctx root = ctx_root(ctx->loop);
+
+        replace_begin();
+        fixture_open(&r, ctx);
+        add(&r, &root, "a", NULL, NULL);
+        fixture_start(&r, &root, "a", "");
+        replace(&r, &root);
+        replace_end();
+        if (anchor)
+            fake_anchor_kill(r.host.last_anchor);
+        else
+            fake_vmm_die(r.vmm, FAKE_KILLED);
+        ASSERT_EQ(fixture_wait(&r, &root, "a", ""), 137);
+        ASSERT_STR(fixture_told(&r, &root), "create a;start a;exit a 137");
+        fixture_close(&r, ctx);
+    }
+}
+
+TEST_VIRTUAL(out_of_memory_is_published_by_the_new_program)
+{
+    struct fixture r = { .guest_opts.process_ns = 900 * NS_PER_S,
+                         .guest_opts.oom_ns = 20 * NS_PER_S };
+    struct ctx root = ctx_root(ctx->loop);
+
+    replace_begin();
+    fixture_open(&r, ctx);
+    add(&r, &root, "a", NULL, NULL);
+    fixture_start(&r, &root, "a", "");
+    replace(&r, &root);
+    replace_end();
+    pass(&root, 30 * NS_PER_S);
+    ASSERT_STR(fixture_told(&r, &root), "create a;start a;oom a");
+    kill_one(&r, &root, "a", "");
+    ASSERT_EQ(fixture_wait(&r, &root, "a", ""), 137);
+    fixture_close(&r, ctx);
+}
+
+/* The guest acted on SIGKILL and reports no end: the limit counts from the kill. */
+TEST_VIRTUAL(a_kill_that_has_no_effect_ends_the_vm_at_its_time)
+{
+    struct fixture r = { .guest_opts.process_ns = 900 * NS_PER_S };
+    struct ctx root = ctx_root(ctx->loop);
+    uint64_t began;
+
+    replace_begin();
+    refuse(&r, (struct refusal){ BRIDGE_WAIT_FOR_PROCESS, -1, -1, 9, FAKE_SILENT });
+    fixture_open(&r, ctx);
+    add(&r, &root, "a", NULL, NULL);
+    fixture_start(&r, &root, "a", "");
+    kill_one(&r, &root, "a", "");
+    began = loop_now(ctx->loop);
+    pass(&root, 40 * NS_PER_S);
+    replace(&r, &root);
+    replace_end();
+    ASSERT(fixture_wait(&r, &root, "a", "") != 0);
+    ASSERT(loop_now(ctx->loop) - began >= 60 * NS_PER_S);
+    ASSERT(loop_now(ctx->loop) - began < 62 * NS_PER_S);
+    fixture_close(&r, ctx);
+}
+
+TEST_VIRTUAL(events_that_are_not_delivered_yet_are_delivered_by_the_new_program)
+{
+    struct fixture r = { .guest_opts.process_ns = 900 * NS_PER_S };
+    static const char *const options[] = { "ro", "upperdir=/u", NULL };
+    const struct event_mount mount = { "overlay", "src", "/t", options };
+    const struct event *e;
+    struct err err = ERR_INIT;
+
+    replace_begin();
+    fixture_open(&r, ctx);
+    events_push(r.events, &(struct event){ .kind = EVENT_CREATE,
+                                           .wall_ns = 5,
+                                           .container_id = "a",
+                                           .exec_id = "",
+                                           .pid = 4,
+                                           .bundle = "/b",
+                                           .in = "i",
+                                           .out = "o",
+                                           .err = "e",
+                                           .terminal = true,
+                                           .rootfs = &mount,
+                                           .n_rootfs = 1 });
+    events_push(r.events, &(struct event){ .kind = EVENT_EXIT,
+                                           .container_id = "a",
+                                           .exec_id = "x",
+                                           .exit_status = 9,
+                                           .exited_wall_ns = 8 });
+    replace(&r, ctx);
+    replace_end();
+    ASSERT_EQ(events_pending(r.events), 2);
+    ASSERT_OK(events_next(ctx, r.events, &e, &err), err);
+    ASSERT(e->kind == EVENT_CREATE && e->wall_ns == 5 && e->pid == 4 && e->terminal);
+    ASSERT_STR(e->bundle, "/b");
+    ASSERT_STR(e->in, "i");
+    ASSERT_STR(e->out, "o");
+    ASSERT_STR(e->err, "e");
+    ASSERT_EQ(e->n_rootfs, 1);
+    ASSERT_STR(e->rootfs[0].type, "overlay");
+    ASSERT_STR(e->rootfs[0].source, "src");
+    ASSERT_STR(e->rootfs[0].target, "/t");
+    ASSERT_STR(e->rootfs[0].options[1], "upperdir=/u");
+    ASSERT(e->rootfs[0].options[2] == NULL);
+    ASSERT_STR(fixture_told(&r, ctx), "create a;exit a/x 9");
+    fixture_close(&r, ctx);
+}
+
+/* --- the Sandbox API --- */
+
+static void begin_sandbox(struct fixture *r, struct ctx *ctx)
+{
+    AUTO_FREE char *bundle = str_format("%s/s", r->dir);
+    const char *const servers[] = { "10.0.0.1", NULL };
+    const struct sandbox_create c = {
+        .id = "s", .bundle = bundle, .netns = "/n", .spec = "{}", .dns_servers = servers
+    };
+    struct sandbox_view v = { 0 };
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(sandbox_create(ctx, r->registry, &c, &err), err);
+    ASSERT_OK(sandbox_start(ctx, r->registry, "s", &v, &err), err);
+}
+
+static struct sandbox_view sandbox(struct fixture *r)
+{
+    struct sandbox_view v = { 0 };
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(sandbox_view(r->registry, "s", &v, &err), err);
+    return v;
+}
+
+TEST_VIRTUAL(a_sandbox_is_continued_until_it_is_shut_down)
+{
+    struct fixture r = { .guest_opts.process_ns = 900 * NS_PER_S, .host.network = true };
+    struct ctx root = ctx_root(ctx->loop);
+    struct sandbox_view before, after;
+    struct err err = ERR_INIT;
+
+    replace_begin();
+    fixture_open(&r, ctx);
+    begin_sandbox(&r, &root);
+    add(&r, &root, "a", "container", "s");
+    fixture_start(&r, &root, "a", "");
+    before = sandbox(&r);
+    replace(&r, &root);
+    after = sandbox(&r);
+    ASSERT_EQ(after.state, SANDBOX_READY);
+    ASSERT(after.pid > 0 && after.pid == before.pid);
+    ASSERT_EQ(after.created_wall_ns, before.created_wall_ns);
+    ASSERT_OK(sandbox_ping(&root, r.registry, "s", &err), err);
+    ASSERT(registry_find(r.registry, "s", &err) == NULL);
+    add(&r, &root, "b", "container", "s");
+    fixture_start(&r, &root, "b", "");
+    ASSERT_OK(sandbox_stop(&root, r.registry, "s", 0, &err), err);
+    ASSERT_EQ(r.host.net_plugged, 0);
+    before = sandbox(&r);
+    ASSERT(before.exited_wall_ns > 0);
+    ASSERT_OK(sandbox_shutdown(&root, r.registry, "s", &err), err);
+    replace(&r, &root); /* one that has ended, and without a VM */
+    replace_end();
+    after = sandbox(&r);
+    ASSERT_EQ(after.state, SANDBOX_SHUT);
+    ASSERT_EQ(after.exited_wall_ns, before.exited_wall_ns);
+    ASSERT(registry_idle(r.registry));
+    fixture_close(&r, ctx);
+}
+
+TEST_VIRTUAL(the_end_of_a_sandbox_s_vm_is_seen_by_the_new_program)
+{
+    struct fixture r = { .guest_opts.process_ns = 900 * NS_PER_S };
+    struct ctx root = ctx_root(ctx->loop);
+    struct sandbox_view v;
+    struct err err = ERR_INIT;
+
+    replace_begin();
+    fixture_open(&r, ctx);
+    begin_sandbox(&r, &root);
+    replace(&r, &root);
+    replace_end();
+    fake_vmm_die(r.vmm, FAKE_CRASHED);
+    ASSERT_OK(sandbox_wait(&root, r.registry, "s", &v, &err), err);
+    ASSERT(v.state == SANDBOX_STOPPED && v.exit_status != 0);
+    fixture_close(&r, ctx);
+}
+
+/* --- refused --- */
+
+static void expect_refused(struct fixture *r, const char *why)
+{
+    AUTO(saved_free) struct saved *s = saved_writer();
+    struct err err = ERR_INIT;
+
+    ASSERT_FAIL(replace_save(s, r, &err), err, ERR_STATE);
+    ASSERT_HAS(err.msg, why);
+}
+
+TEST_VIRTUAL(what_is_in_the_middle_of_a_change_is_not_saved)
+{
+    struct fixture r = { .guest_opts.process_ns = 900 * NS_PER_S, .guest_opts.agent_ns = NS_PER_S };
+    struct ctx root = ctx_root(ctx->loop);
+    struct client c;
+
+    fixture_open(&r, ctx);
+    fixture_write_spec(&r, "a", "");
+    go(&c, &r, &root, "a", create_main);
+    pass(&root, NS_PER_MS);
+    expect_refused(&r, "the VM is");
+    pass(&root, 20 * NS_PER_S);
+    ASSERT(c.done && c.ret == 0);
+    fixture_start(&r, &root, "a", "");
+    fake_vmm_die(r.vmm, FAKE_CRASHED);
+    pass(&root, 20 * NS_PER_S);
+    expect_refused(&r, "the VM is");
+    fixture_close(&r, ctx);
+}
+
+TEST_VIRTUAL(the_state_of_another_sandbox_is_refused)
+{
+    struct fixture r = { 0 };
+    AUTO(saved_free) struct saved *w = saved_writer(), *s = NULL;
+    struct registry *other;
+    const void *doc;
+    size_t len;
+    struct err err = ERR_INIT;
+
+    fixture_open(&r, ctx);
+    registry_saved(w, r.registry);
+    ASSERT_OK(saved_finish(w, &doc, &len, &err), err);
+    ASSERT_OK(saved_reader(doc, len, &s, &err), err);
+    other = registry_new(&(struct registry_opts){
+        .loop = r.loop, .ns = "test", .id = "another", .config = &r.config, .events = r.events });
+    registry_saved(s, other);
+    ASSERT_FAIL(saved_check(s, &err), err, ERR_INVALID);
+    ASSERT_HAS(err.msg, "box");
+    registry_free(other);
+    fixture_close(&r, ctx);
+}
