@@ -199,7 +199,7 @@ def cut_initrd(t):
     for part in (3, 2):
         images.make(t, f"cut-{part}", initrd=initrd[:len(initrd) // part])
         r = t.boot_fails("error", "try: |make image")
-        if "error after" in flat(r.err):  # the VM had started
+        if "error at" in flat(r.err):  # the VM had started
             t.match("console", r.err, r)
 
 
