@@ -79,7 +79,8 @@ int fiber_admit(struct loop *loop, struct err *err)
     if (map)
         loop->spare[loop->n_spare++] = map;
     return loop->n_spare > 0 ? 0
-                             : err_set(err, ERR_EXHAUSTED, "no memory for another fiber's stack");
+                             : err_because(err, REASON_NO_MEMORY, ERR_EXHAUSTED,
+                                           "no memory for another fiber's stack");
 }
 
 static void *stack_map(struct loop *loop)

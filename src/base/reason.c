@@ -27,7 +27,7 @@ enum reason reason_from_errno(int errnum)
         int errnum;
         enum reason reason;
     } reasons[] = {
-        { ENOSPC, REASON_DISK_FULL },       { EDQUOT, REASON_QUOTA_EXCEEDED },
+        { ENOSPC, REASON_DISK_FULL },       { EDQUOT, REASON_DISK_FULL },
         { EMFILE, REASON_TOO_MANY_FILES },  { ENFILE, REASON_TOO_MANY_FILES },
         { ENOMEM, REASON_NO_MEMORY },       { ENOTCONN, REASON_FILESYSTEM_DEAD },
         { ESTALE, REASON_FILESYSTEM_DEAD },

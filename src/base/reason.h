@@ -15,9 +15,9 @@
     X(VM_MEMORY_LIMIT) X(UPDATE_FAILED)                                                            \
     /* the host */                                                                                 \
     X(NO_KVM) X(KVM_BROKEN) X(KVM_FAILED) X(QEMU_MISSING) X(QEMU_TOO_OLD) X(QEMU_UNUSABLE)         \
-    X(IMAGE_MISSING) X(IMAGE_DAMAGED) X(VERSION_MISMATCH) X(DISK_FULL) X(QUOTA_EXCEEDED)           \
-    X(DISK_IO_ERROR) X(DISK_TRUNCATED) X(TOO_MANY_FILES) X(INOTIFY_LIMIT) X(NO_MEMORY)             \
-    X(HOST_OOM) X(MKE2FS_MISSING) X(MEMFD_NOEXEC) X(MODULE_MISSING) X(JAIL_FAILED)                 \
+    X(IMAGE_MISSING) X(IMAGE_DAMAGED) X(VERSION_MISMATCH) X(DISK_FULL)                             \
+    X(DISK_IO_ERROR) X(DISK_TRUNCATED) X(TOO_MANY_FILES) X(NO_MEMORY)                              \
+    X(HOST_OOM) X(MODULE_MISSING) X(JAIL_FAILED)                                                   \
     X(CGROUP_FAILED) X(NO_VM_UID) X(START_QUEUE_FULL)                                              \
     /* booting the VM */                                                                           \
     X(BOOT_PREPARE) X(BOOT_FIRMWARE) X(BOOT_KERNEL) X(BOOT_AGENT) X(BOOT_PROTOCOL)                 \
@@ -28,14 +28,14 @@
     X(GUEST_SILENT) X(GUEST_PROTOCOL) X(AGENT_DIED) X(GUEST_OOM) X(CLOCK_WRONG)                    \
     /* starting a container */                                                                     \
     X(COMMAND_NOT_FOUND) X(COMMAND_NOT_EXECUTABLE) X(USER_UNKNOWN) X(SECCOMP_PROFILE)              \
-    X(APPARMOR_PROFILE) X(CONTAINER_OOM) X(CONTAINER_LOST) X(CRUN_KILLED) X(CRUN_FAILED)           \
+    X(APPARMOR_PROFILE) X(CONTAINER_OOM) X(CONTAINER_LOST) X(CRUN_FAILED)                          \
     X(HOOK_FAILED) X(LOG_DRIVER_FAILED) X(STDIO_FAILED)                                            \
     /* files, disks, images */                                                                     \
     X(MOUNT_SOURCE_MISSING) X(MOUNT_SOURCE_INVALID) X(MOUNT_UNSUPPORTED) X(MOUNT_PROPAGATION)      \
-    X(MOUNT_FAILED) X(IDMAP_UNSUPPORTED) X(EMPTY_DIR_NOT_EMPTY) X(HUGE_PAGES) X(SHARE_FAILED)      \
+    X(MOUNT_FAILED) X(IDMAP_UNSUPPORTED) X(HUGE_PAGES) X(SHARE_FAILED)                             \
     X(FILESYSTEM_DEAD) X(ROOTFS_FAILED) X(SNAPSHOTTER_UNSUPPORTED) X(LAYER_CHANGED)                \
     X(DISK_IN_USE) X(DISK_CONFLICT) X(DISK_NO_FILESYSTEM) X(DISK_NOT_EMPTY) X(DISK_NO_SLOT)        \
-    X(DISK_BUSY) X(DISK_FAILED) X(VERITY_MISMATCH) X(VERITY_MISSING) X(CRYPT_FAILED)               \
+    X(DISK_BUSY) X(DISK_FAILED) X(VERITY_MISMATCH) X(VERITY_MISSING)                               \
     X(SCRATCH_QUOTA)                                                                               \
     /* PCI devices */                                                                              \
     X(DEVICE_NOT_ALLOWED) X(DEVICE_ADDRESS) X(DEVICE_NOT_FOUND) X(DEVICE_NO_SLOT)                  \

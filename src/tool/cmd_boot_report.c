@@ -61,8 +61,9 @@ void boot_report_failure(const struct boot_result *r, struct sbuf *out)
     if (r->err.code == ERR_CANCELLED || r->stage == VM_STAGE_NEGOTIATED ||
         r->stage == VM_STAGE_NONE)
         sbuf_addf(&text, "error: %s", r->err.msg);
-    else /* the message names the stage */
-        sbuf_addf(&text, "error after %s: %s", took, r->err.msg);
+    else
+        sbuf_addf(&text, "error at stage '%s' after %s: %s", vm_stage_name(r->stage), took,
+                  r->err.msg);
     sbuf_adds(out, "lcow: ");
     args_wrap(out, text.data, 2, 6);
     sbuf_addc(out, '\n');

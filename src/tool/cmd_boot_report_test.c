@@ -35,12 +35,11 @@ TEST(the_report_of_a_failed_boot_has_stage_time_cause_remedy_and_console)
     struct boot_result r;
 
     fill(&r, "b-1", VM_STAGE_KERNEL, 32);
-    err_set(&r.err, ERR_UNAVAILABLE, "boot stopped at stage 'kernel': the VMM ended: killed");
+    err_set(&r.err, ERR_UNAVAILABLE, "the VMM ended: killed");
     r.next = "look at the console";
     r.console = "line one\nKernel panic\n";
     boot_report_failure(&r, &out);
-    ASSERT_MSG(out.data, "lcow: error after 3.20s: boot stopped at stage 'kernel': the VMM ended: "
-                         "killed\n"
+    ASSERT_MSG(out.data, "lcow: error at stage 'kernel' after 3.20s: the VMM ended: killed\n"
                          "try: look at the console\n"
                          "last lines of the VM's console:\n"
                          "    line one\n"

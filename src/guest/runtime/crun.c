@@ -203,7 +203,7 @@ static int failure(const struct call *c, int status, struct err *err)
     if (text)
         return crun_error(text, err);
     if (WIFSIGNALED(status))
-        return err_because(err, REASON_CRUN_KILLED, ERR_INTERNAL, "crun was killed by signal %d",
+        return err_because(err, REASON_CRUN_FAILED, ERR_INTERNAL, "crun was killed by signal %d",
                            WTERMSIG(status));
     return err_because(err, REASON_CRUN_FAILED, ERR_INTERNAL,
                        "crun exited with status %d and logged no error", WEXITSTATUS(status));

@@ -315,7 +315,7 @@ int storage_dm_add(struct ctx *ctx, struct storage *s, const struct storage_disk
     if (storage_load(ctx, s, d->verity ? verity_modules : crypt_modules, err) < 0 ||
         OFFLOAD(ctx, d->verity ? make_verity : make_crypt, &m, 3, make_drop, "device to be made",
                 err) < 0)
-        return err_wrap_because(err, d->verity ? REASON_VERITY_MISSING : REASON_CRYPT_FAILED,
+        return err_wrap_because(err, d->verity ? REASON_VERITY_MISSING : REASON_DISK_FAILED,
                                 "disk %u:%u: %s", d->controller, d->lun,
                                 d->verity ? "dm-verity" : "dm-crypt");
     free(*node);

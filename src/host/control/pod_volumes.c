@@ -127,7 +127,7 @@ int pod_take_volume(struct ctx *ctx, struct pod *pod, const char *source, json_t
         /* Never another directory of it instead. */
         if (v->local && found.elsewhere)
             r = err_because(
-                err, REASON_EMPTY_DIR_NOT_EMPTY, ERR_STATE,
+                err, REASON_MOUNT_FAILED, ERR_STATE,
                 "the emptyDir %s lives in the VM, and this is not found in it on the host: "
                 "check whether another program created files there",
                 dir);
@@ -153,7 +153,7 @@ static int find_below(struct ctx *ctx, const char *dir, const char *source, char
         *ret = str_dup(found.dirs[found.at].path);
     emptydir_release(&found);
     return *ret ? 0
-                : err_because(err, REASON_EMPTY_DIR_NOT_EMPTY, ERR_STATE,
+                : err_because(err, REASON_MOUNT_FAILED, ERR_STATE,
                               "volume %s: %s is not a bind mount of a directory in it; check "
                               "whether another program created files there",
                               dir, source);

@@ -193,6 +193,22 @@ TEST_VIRTUAL(a_boot_that_stops_before_pid_1_names_the_kernel_or_the_firmware)
     fixture_finish(&r, ctx);
 }
 
+static struct fake_answer refuse_protocol(void *arg, uint32_t type)
+{
+    return (struct fake_answer){ .how = type == BRIDGE_NEGOTIATE_PROTOCOL ? FAKE_REFUSE : 0 };
+}
+
+TEST_VIRTUAL(an_agent_that_refuses_the_protocol_fails_the_start)
+{
+    struct fixture r = { .guest_opts = { .decide = refuse_protocol } };
+    struct err err = ERR_INIT;
+
+    fixture_build(&r, ctx);
+    ASSERT(fixture_try_start(&r, ctx, &err) < 0);
+    ASSERT_EQ(err.reason, REASON_BOOT_PROTOCOL);
+    fixture_finish(&r, ctx);
+}
+
 TEST_VIRTUAL(an_agent_of_another_version_fails_the_start_and_names_both)
 {
     struct fixture r = { .guest_opts = { .version = 3 } };

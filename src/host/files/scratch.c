@@ -133,7 +133,7 @@ static int format(struct ctx *ctx, uint32_t size_mib, int *ret_image, struct err
                     &(struct child_opts){
                         .argv = argv, .envp = env, .fds = fds, .n_fds = 2, .die_with_us = true },
                     &c, err) < 0)
-        return err_wrap_because(err, REASON_MKE2FS_MISSING, "format (install e2fsprogs)");
+        return err_wrap_because(err, REASON_SCRATCH_FAILED, "format (install e2fsprogs)");
     if (child_wait(&limited, c, &status, err) < 0)
         return err_wrap_because(err, REASON_SCRATCH_FAILED, "mke2fs");
     if (judge(status, said, err) < 0)

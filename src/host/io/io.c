@@ -66,7 +66,7 @@ static int linger_watch(struct io_leftover *l, uint32_t mask, struct err *err)
         l->watch = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
     if (l->watch < 0 || inotify_add_watch(l->watch, path, mask) < 0) {
         err_sys(err, errno, "watch a FIFO (fs.inotify.max_user_instances may be too low)");
-        err->reason = REASON_INOTIFY_LIMIT; /* EMFILE and ENOSPC mean something else here */
+        err->reason = REASON_TOO_MANY_FILES; /* ENOSPC means something else here */
         return -1;
     }
     return 0;

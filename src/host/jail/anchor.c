@@ -51,7 +51,7 @@ static int make_program(int *ret, struct err *err)
         fd = memfd_create("lcow-anchor", MFD_CLOEXEC);
     if (fd < 0) {
         err_sys(err, errno, "create the anchor's program (sysctl vm.memfd_noexec must be 0 or 1)");
-        return err_blame(err, REASON_MEMFD_NOEXEC);
+        return err_blame(err, REASON_JAIL_FAILED);
     }
     r = fd_write_full(fd, anchor_blob, anchor_blob_len);
     if (r < 0)

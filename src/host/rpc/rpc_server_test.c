@@ -329,6 +329,7 @@ TEST_FIBER(a_request_without_memory_for_its_stack_is_refused_and_the_next_one_an
     struct rpc_server *s = fake_server(ctx->loop, &f);
     AUTO(stream_free) struct stream *peer = peer_of(ctx, s);
     struct rlimit before, none;
+    struct err err = ERR_INIT;
 
     peer_request(ctx, peer, 1, TASK_V2, "Connect", "c1", 0); /* all have what they need now */
     peer_expect(ctx, peer, 1, 0, "");
@@ -336,6 +337,8 @@ TEST_FIBER(a_request_without_memory_for_its_stack_is_refused_and_the_next_one_an
     none = (struct rlimit){ 0, before.rlim_max };
     loop_trim(ctx->loop);
     ASSERT_EQ(setrlimit(RLIMIT_AS, &none), 0);
+    ASSERT_FAIL(fiber_admit(ctx->loop, &err), err, ERR_EXHAUSTED);
+    ASSERT_EQ(err.reason, REASON_NO_MEMORY);
     peer_request(ctx, peer, 3, TASK_V2, "Connect", "c1", 0);
     peer_expect(ctx, peer, 3, ERR_EXHAUSTED, "no memory for another fiber's stack");
     ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);

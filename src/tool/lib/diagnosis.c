@@ -92,15 +92,11 @@ static const struct diagnosis rows[REASON_COUNT] = {
     [REASON_VERSION_MISMATCH] = { "guest image and shim are of different versions",
                                   "install both packages from one release, then start the pod "
                                   "again" },
-    [REASON_DISK_FULL] = { "a disk is full: a file system of the host, or the VM's scratch disk",
+    [REASON_DISK_FULL] = { "a disk is full or its quota is used up: a file system of the host, or "
+                           "the VM's scratch disk",
                            "free space below scratch_dir and /run (lcow config show), or raise "
-                           "scratch_mib; then start the pod again",
+                           "scratch_mib or the quota; then start the pod again",
                            WARNED },
-    [REASON_QUOTA_EXCEEDED] = { "a disk quota is used up",
-                                "free space below scratch_dir and /run (lcow config show), or "
-                                "raise "
-                                "the quota (scratch_quota_mib for a container's)",
-                                WARNED },
     [REASON_DISK_IO_ERROR] = { "a disk of the host failed to read or write; the guest got an I/O "
                                "error",
                                "check the host's disk and its kernel log", WARNED },
@@ -108,10 +104,9 @@ static const struct diagnosis rows[REASON_COUNT] = {
                                 "start the container again, and pull its image again: nothing may "
                                 "change the snapshotter's files",
                                 WARNED },
-    [REASON_TOO_MANY_FILES] = { "the limit of open files is reached",
-                                "raise LimitNOFILE of containerd's unit (its shims inherit it)" },
-    [REASON_INOTIFY_LIMIT] = { "the kernel's limit of inotify instances is reached",
-                               "raise fs.inotify.max_user_instances (sysctl)" },
+    [REASON_TOO_MANY_FILES] = { "the limit of open files or of inotify instances is reached",
+                                "raise LimitNOFILE of containerd's unit (its shims inherit it), or "
+                                "fs.inotify.max_user_instances (sysctl)" },
     [REASON_NO_MEMORY] = { "the host or the VM has no memory left",
                            "free memory on the host, or change the VM's size (memory_mib, the "
                            "pod's "
@@ -119,16 +114,14 @@ static const struct diagnosis rows[REASON_COUNT] = {
     [REASON_HOST_OOM] = { "the host's kernel killed QEMU: the pod's cgroup had no memory left",
                           "raise the pod's memory limit, or the RuntimeClass's overhead (lcow "
                           "overhead measures it)" },
-    [REASON_MKE2FS_MISSING] = { "the scratch disk cannot be formatted: mke2fs is not installed",
-                                "install e2fsprogs" },
-    [REASON_MEMFD_NOEXEC] = { "the kernel forbids to execute programs from memory",
-                              "set sysctl vm.memfd_noexec to 0 or 1" },
     [REASON_MODULE_MISSING] = { "the host's kernel lacks a module",
                                 "load the module that the error names, and add it to "
                                 "/etc/modules-load.d" },
-    [REASON_JAIL_FAILED] = { "QEMU's jail could not be set up",
+    [REASON_JAIL_FAILED] = { "QEMU's jail or the container's process on the host could not be set "
+                             "up",
                              "see the error for the step; lcow doctor checks the host; vm_uid_base "
-                             "and vm_uid_count must name free user ids" },
+                             "and vm_uid_count must name free user ids; sysctl vm.memfd_noexec "
+                             "must be 0 or 1" },
     [REASON_CGROUP_FAILED] = { "a cgroup of the host could not be used",
                                "check that the pod's parent cgroup exists, with the controllers it "
                                "needs" },
@@ -155,8 +148,7 @@ static const struct diagnosis rows[REASON_COUNT] = {
                                "install guest image and shim from one release" },
     [REASON_SCRATCH_FAILED] = { "the VM's scratch disk could not be created or attached",
                                 "check scratch_dir (lcow config show): it must be writable and "
-                                "have "
-                                "room" },
+                                "have room; install e2fsprogs if mke2fs is missing" },
     [REASON_TEMPLATE_BUILD_FAILED] = { "a template to clone VMs from could not be built; VMs start "
                                        "slowly until one is",
                                        "see the error; lcow template build tries again, template = "
@@ -230,11 +222,9 @@ static const struct diagnosis rows[REASON_COUNT] = {
                                "raise the container's memory limit, or let it use less", WARNED },
     [REASON_CONTAINER_LOST] = { "crun in the VM does not know the container any more",
                                 "start the container again; /run in the guest was changed" },
-    [REASON_CRUN_KILLED] = { "crun in the VM was killed while it created the container",
-                             "see lcow logs --kernel; raise the pod's limits if the VM ran out of "
-                             "memory" },
-    [REASON_CRUN_FAILED] = { "crun in the VM failed",
-                             "see the error and lcow logs --agent for crun's own words" },
+    [REASON_CRUN_FAILED] = { "crun in the VM failed or was killed",
+                             "see the error and lcow logs --agent for crun's own words; if it was "
+                             "killed, lcow logs --kernel, and raise the pod's memory limit" },
     [REASON_HOOK_FAILED] = { "an OCI hook of the container failed",
                              "see the error for the hook's status and output; run it by hand" },
     [REASON_LOG_DRIVER_FAILED] = { "the log driver of the container did not start",
@@ -261,16 +251,13 @@ static const struct diagnosis rows[REASON_COUNT] = {
                                    "runtime class" },
     [REASON_MOUNT_FAILED] = { "a mount or device of the container could not be set up",
                               "see the error for source and target; lcow logs --kernel has the "
-                              "guest's view" },
+                              "guest's view; for an emptyDir that others fill set the annotation "
+                              "io.lcow.empty_dir to shared" },
     [REASON_IDMAP_UNSUPPORTED] = { "the kernel cannot map the ids of that file system, which a "
                                    "user "
                                    "namespace needs",
                                    "put the volume on ext4, xfs or btrfs, or set hostUsers to "
                                    "true" },
-    [REASON_EMPTY_DIR_NOT_EMPTY] = { "an emptyDir that lives in the VM has files on the host",
-                                     "set the annotation io.lcow.empty_dir to shared for pods "
-                                     "whose "
-                                     "volumes others fill" },
     [REASON_HUGE_PAGES] = { "huge pages of that size are not available", "use 2 MiB or 1 GiB" },
     [REASON_SHARE_FAILED] = { "a directory of the host could not be shared with the VM",
                               "check that the path exists and its file system answers" },
@@ -308,8 +295,6 @@ static const struct diagnosis rows[REASON_COUNT] = {
                                  "or damaged" },
     [REASON_VERITY_MISSING] = { "a disk has no valid dm-verity data",
                                 "build the layer again with its hashes, or remove the root hash" },
-    [REASON_CRYPT_FAILED] = { "an encrypted disk could not be set up",
-                              "see lcow logs --kernel; check that the guest image is unchanged" },
     [REASON_SCRATCH_QUOTA] = { "a quota on the scratch disk could not be set",
                                "set scratch_quota_mib = 0 with an encrypted scratch disk; one that "
                                "an older lcow formatted has no quotas" },

@@ -479,6 +479,12 @@ TEST_FIBER(a_template_from_another_qemu_is_ignored_said_and_built_again)
     finish(&f);
 }
 
+static void note_unusable(void *arg, enum log_level level, const char *line, size_t len)
+{
+    if (memmem(line, len, reason_name(REASON_TEMPLATE_UNUSABLE), strlen("TEMPLATE_UNUSABLE")))
+        *(bool *)arg = true;
+}
+
 TEST_FIBER(a_template_with_our_key_from_a_newer_qemu_is_a_cold_start_and_removed)
 {
     char key[TEMPLATE_KEY_SIZE];
@@ -487,7 +493,11 @@ TEST_FIBER(a_template_with_our_key_from_a_newer_qemu_is_a_cold_start_and_removed
     open_fixture(ctx, &f);
     ASSERT(build(&f, key));
     become_foreign(&f, key, NULL, "99.0.0");
+    bool seen = false;
+    log_tee(LOG_WARN, note_unusable, &seen);
     start_cold(&f, "newer", "saved by QEMU 99.0.0, this one is 10.0.1", true);
+    log_tee(LOG_OFF, NULL, NULL);
+    ASSERT(seen);
     ASSERT(build(&f, key));
     finish(&f);
 }
