@@ -33,6 +33,7 @@ MIB = 1 << 20
 TAG = "lcow-test"  # of the pods' cgroups
 BRIDGE = "test0"
 LOGS = "/var/log/pods"
+BUILDERS = "/run/lcow/template/*"
 SOCKET = "/run/containerd/containerd.sock"
 SHIM = "containerd-shim-lcow"
 NETWORK = {"cniVersion": "0.4.0", "name": "test", "plugins": [
@@ -92,7 +93,7 @@ cell.EMPTY_DIRS = ("/run/lcow", "/run/netns", "/run/containerd/s", "/var/lib/lco
 def allowed(path):
     """What lcow keeps on purpose: templates, directories that all sandboxes share."""
     return path.startswith("/var/lib/lcow/templates") or path.removeprefix("/run/lcow/") in (
-        *harness.PERSISTENT, "k8s.io", "/var/lib/lcow/sandboxes", "/var/lib/lcow/scratch")
+        *harness.PERSISTENT, "k8s.io", "template", "/var/lib/lcow/sandboxes", "/var/lib/lcow/scratch")
 
 
 # ---------------------------------------------------------------- the node
@@ -180,6 +181,8 @@ def node(audited=True):
         n.clear()
         raise
     n.end()
+    # A pod of a new version, or with another link, has a template built after it.
+    n.until(lambda: not glob.glob(BUILDERS), "templates are built")
     left = leaks.left(before, SCOPE, allowed, settle=60) if audited else []
     check(not left, "left behind:", *left)
 

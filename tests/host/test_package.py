@@ -21,9 +21,11 @@ def upgrade(h, opts):
 @case("the packages are removed, and nothing of them is left", ("kvm", "trixie"))
 def removal(h, opts):
     packages_only(opts)
-    h.run(f"rm -f {CONF_FILE}")
+    h.run(f"test -s {CONF_FILE} && lcow cpugroup create slow 0")
     out = h.run("DEBIAN_FRONTEND=noninteractive dpkg --purge lcow lcow-guest")
-    check("warning" not in out and "not empty" not in out, "dpkg complains:", out, h.run("find /etc/lcow", code=None))
+    # dpkg finds what an administrator wrote before the package's script removes it.
+    complaints = [line for line in out.splitlines() if "warning" in line and "'/etc/lcow" not in line]
+    check(not complaints, "dpkg complains:", out)
     equal(h.run("dpkg -l | grep lcow", code=None), "", "packages")
     equal(h.run(LEFT, code=None), "", "files")
     equal(h.run("ps -eo args | grep -E '[l]cow|[q]emu-system'", code=None), "", "processes")
