@@ -237,7 +237,8 @@ static enum reason kernel_reason(const char *text)
     return REASON_NONE;
 }
 
-/* The agent removes a disk before the host unplugs it, and virtio_scsi then looks for it in vain. */
+/* The agent removes a disk before the host unplugs it, and virtio_scsi then looks for it in vain.
+ */
 static bool is_expected(const char *text)
 {
     const char *disk = strstr(text, "virtio_scsi: SCSI device ");

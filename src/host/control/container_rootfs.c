@@ -10,6 +10,8 @@
 #include "host/files/layers.h"
 #include <stdlib.h>
 
+#define WORTH_FILES 50 /* in a layer, for a disk instead of a share; a pause image has one */
+
 /* Without ids of its own it has those of outside already: containerd has changed its owners. */
 static int map_root(struct ctx *ctx, struct container *c, const struct rootfs *fs, struct err *err)
 {
@@ -36,7 +38,11 @@ static int open_mounts(struct ctx *ctx, struct container *c, const char *path, u
 {
     const struct container_create *cc = f->cc;
     const struct config *config = c->r->o.config;
-    const struct layers_opts layers = { .dir = config->layer_dir, .verity = config->layer_verity };
+    const struct layers_opts layers = { .dir = config->layer_dir,
+                                        .verity = config->layer_verity,
+                                        .worth = config->layer_images == CONFIG_LAYERS_AUTO
+                                                     ? WORTH_FILES
+                                                     : 0 };
     bool images = config->layer_images != CONFIG_LAYERS_OFF && c->r->o.want_layers;
     AUTO_FREE struct rootfs_mount *mounts = mem_zalloc((cc->n_rootfs + 1) * sizeof(*mounts));
 

@@ -39,6 +39,7 @@ struct layers_opts {
     uint32_t max_mib;                       /* of all images */
     uint32_t free_mib;                      /* to be left in the file system */
     bool verity;                            /* with a hash tree */
+    uint32_t worth;                         /* files in a layer, on average, to attach a disk */
     void (*on_step)(enum layers_step step); /* for tests; NULL */
 };
 

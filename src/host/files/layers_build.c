@@ -35,6 +35,7 @@
 #define VERSION_NS (20 * NS_PER_S)
 #define SAID_MAX 4096
 #define TREE_FD (CHILD_SAFE_FD + 1)
+#define MEMORY_MAX (UINT64_C(2) << 30) /* of mkfs.erofs */
 #define ENTRY_BYTES 256 /* of metadata for each file: more than it needs on average */
 #define SALT_BYTES 32
 #define TRIES 4 /* a prune may remove the draft's directory before it is locked */
@@ -171,8 +172,8 @@ static int begin(void *arg, struct err *err)
 
 /* --- mkfs.erofs --- */
 
-/* In the child. TREE_SPOT: see tree_priv.h. What it writes is bounded even if it is wrong. It takes
- * 0.7 KiB of memory for each file; if the host has none left, it is the first to go. */
+/* In the child. TREE_SPOT: see tree_priv.h. What it writes is bounded even if it is wrong. Version
+ * 1.5 takes 4.6 KiB of memory for each file; if the host has none left, it is the first to go. */
 static int enter(void *arg, struct err *err)
 {
     const struct job *j = arg;
@@ -183,8 +184,9 @@ static int enter(void *arg, struct err *err)
         return err_sys(err, errno, "make mounts private");
     if (move_mount(j->tree, "", AT_FDCWD, TREE_SPOT, MOVE_MOUNT_F_EMPTY_PATH) < 0)
         return err_sys(err, errno, "mount the layer");
-    return setrlimit(RLIMIT_FSIZE, &(struct rlimit){ most, most }) < 0
-               ? err_sys(err, errno, "set a limit")
+    return setrlimit(RLIMIT_FSIZE, &(struct rlimit){ most, most }) < 0 ||
+                   setrlimit(RLIMIT_AS, &(struct rlimit){ MEMORY_MAX, MEMORY_MAX }) < 0
+               ? err_sys(err, errno, "set limits of " LAYERS_PROGRAM)
                : 0;
 }
 

@@ -4,8 +4,8 @@
 
 #define LAYERS_NEW ".new-"
 #define LAYERS_DEPTH_MAX 500
-#define LAYERS_ENTRIES_MAX 1000000 /* mkfs.erofs takes 0.7 GiB for them */
-#define LAYERS_XATTR_MAX 65535     /* bytes of a value: erofs has 16 bits for its length */
+#define LAYERS_ENTRIES_MAX 250000 /* mkfs.erofs takes 1.1 GiB of memory for them */
+#define LAYERS_XATTR_MAX 65535    /* bytes of a value: erofs has 16 bits for its length */
 
 /* Identity of an open directory, which is at path; ERR_UNIMPLEMENTED: it cannot have an image. */
 int layers_identify(const struct layers_opts *o, const char *path, int fd, char **ret,

@@ -474,6 +474,13 @@ TEST_FIBER(a_root_file_system_is_disks_when_all_its_layers_have_images_and_it_ma
     ASSERT(!fs.disks[0].writable && fs.disks[0].fd >= 0);
     rootfs_release(&fs);
 
+    s.o.worth = 50; /* it has 6 files */
+    ASSERT_OK(rootfs_open(ctx, &m, 1, NULL, 0, &s.o, &fs, &err), err);
+    ASSERT(fs.tree >= 0 && fs.n_disks == 0 && fs.unbuilt.n == 0);
+    ASSERT_HAS(fs.why_shared, "2 layers have only 6 files");
+    rootfs_release(&fs);
+    s.o.worth = 0;
+
     /* Not for one that is kept, not as a tree, not without a store, not with files in upper. */
     ASSERT_OK(rootfs_open(ctx, &m, 1, NULL, ROOTFS_KEPT, &s.o, &fs, &err), err);
     ASSERT(fs.tree >= 0 && fs.unbuilt.n == 0);

@@ -189,6 +189,7 @@ static int find_built(const struct job *j, const struct strv *dirs, struct rootf
 {
     struct layers_opts o = j->layers;
     bool found = j->layer_dir && dirs->n <= ROOTFS_IMAGES_MAX;
+    uint64_t entries = 0;
 
     o.dir = j->layer_dir;
     r->disks = mem_zalloc((dirs->n + 1) * sizeof(*r->disks));
@@ -209,7 +210,14 @@ static int find_built(const struct job *j, const struct strv *dirs, struct rootf
             .filesystem = "erofs",
             .root_hash = image.info.root_hash[0] ? str_dup(image.info.root_hash) : NULL
         };
+        entries += image.info.entries;
         layers_close(&image);
+    }
+    /* A disk takes longer to attach than a share, so for few files it is not worth it. */
+    if (found && entries < dirs->n * o.worth) {
+        found = false;
+        r->why_shared =
+            str_format("%zu layers have only %llu files", dirs->n, (unsigned long long)entries);
     }
     if (!found) {
         struct rootfs shared = { .tree = -1,
