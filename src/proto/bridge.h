@@ -171,6 +171,8 @@ struct bridge_resize {
 
 #define BRIDGE_PROPERTY_PROCESS_LIST "ProcessList"
 #define BRIDGE_PROPERTY_STATISTICS "Statistics"
+/* lcow's own, with statistics: without the values "total_…", which are always those without it. */
+#define BRIDGE_PROPERTY_SHORT "Short"
 /* lcow's own, with statistics: what the container uses of the scratch disk. */
 #define BRIDGE_PROPERTY_SCRATCH "Scratch"
 /* lcow's own, asked for alone: answered when the OOM killer has killed a process of the container,

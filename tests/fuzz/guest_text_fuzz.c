@@ -35,7 +35,7 @@ static void metrics(const char *text)
                                      .memory_events = text,
                                      .memory_max = text,
                                      .pids_max = text };
-    AUTO_FREE char *json = metrics_json(&f);
+    AUTO_FREE char *json = metrics_json(&f, true);
     AUTO(json_decref) json_t *parsed = NULL;
     struct err err = ERR_INIT;
 

@@ -170,7 +170,7 @@ int handlers_properties(struct ctx *ctx, struct handlers *h, struct server_call 
     if (asks(q, BRIDGE_PROPERTY_OUT_OF_MEMORY))
         return wait_oom(ctx, c, call, err);
     if (asks(q, BRIDGE_PROPERTY_STATISTICS)) {
-        if (container_stats(c, &metrics, err) < 0)
+        if (container_stats(c, !asks(q, BRIDGE_PROPERTY_SHORT), &metrics, err) < 0)
             return handlers_fail_as(err, BRIDGE_HR_FAIL);
         p.metrics_text = metrics;
     }

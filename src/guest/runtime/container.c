@@ -317,11 +317,11 @@ void container_list(const struct container *c, struct ps_entry **ret, size_t *re
         pids, n, ret, ret_n);
 }
 
-int container_stats(struct container *c, char **ret_json, struct err *err)
+int container_stats(struct container *c, bool totals, char **ret_json, struct err *err)
 {
     if (!c->metrics && metrics_open(c->cgroup, &c->metrics, err) == 0)
         c->table->n_metrics++;
-    int r = c->metrics ? metrics_read(c->metrics, ret_json, err) : -1;
+    int r = c->metrics ? metrics_read(c->metrics, totals, ret_json, err) : -1;
 
     if (r < 0 || c->table->n_metrics > METRICS_OPEN_MAX)
         close_metrics(c);

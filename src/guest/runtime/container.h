@@ -113,7 +113,7 @@ int container_shutdown(struct container *c, bool forced, struct err *err);
  * Yields to other fibers if there are many. Caller frees. */
 void container_list(const struct container *c, struct ps_entry **ret, size_t *ret_n);
 /* Caller frees. Never waits. The files stay open for the next call, until containers_trim(). */
-int container_stats(struct container *c, char **ret_json, struct err *err);
+int container_stats(struct container *c, bool totals, char **ret_json, struct err *err);
 /* Where it writes on the scratch disk, or "". Borrows. */
 const char *container_scratch(const struct container *c);
 /* Waits until the OOM killer has killed in the container, if that was not reported yet (true), or

@@ -111,7 +111,7 @@ static void put_entry(struct jsw *w, const char *key, uint64_t limit, uint64_t u
 }
 
 static void put_memory(struct jsw *w, const struct metrics_files *f,
-                       const uint64_t values[MEMORY_KEYS])
+                       const uint64_t values[MEMORY_KEYS], bool totals)
 {
     uint64_t limit = number(f->memory_max), swap_limit = number(f->swap_max);
 
@@ -121,7 +121,7 @@ static void put_memory(struct jsw *w, const struct metrics_files *f,
     put(w, "hierarchical_memory_limit", limit);
     put(w, "hierarchical_swap_limit", swap_limit);
     /* Version 2 counts with children: the same numbers under both names. */
-    for (size_t i = 0; i < KERNEL_STACK; i++)
+    for (size_t i = 0; i < KERNEL_STACK && totals; i++)
         put(w, memory_keys[i].total, values[i]);
     put_entry(w, "usage", limit, number(f->memory_current), number(f->memory_peak));
     put_entry(w, "swap", swap_limit, number(f->swap_current), number(f->swap_peak));
@@ -233,7 +233,7 @@ static void put_v2(struct jsw *w, const struct metrics_files *f, const uint64_t 
     jsw_end_obj(w);
 }
 
-char *metrics_json(const struct metrics_files *f)
+char *metrics_json(const struct metrics_files *f, bool totals)
 {
     uint64_t values[MEMORY_KEYS] = { 0 };
     struct jsw w;
@@ -246,7 +246,7 @@ char *metrics_json(const struct metrics_files *f)
     put(&w, "limit", number(f->pids_max));
     jsw_end_obj(&w);
     put_cpu(&w, f->cpu_stat);
-    put_memory(&w, f, values);
+    put_memory(&w, f, values, totals);
     put_blkio(&w, f->io_stat);
     jsw_obj(&w, "rdma");
     jsw_end_obj(&w);
@@ -312,7 +312,7 @@ void metrics_close(struct metrics *m)
     free(m);
 }
 
-int metrics_read(const struct metrics *m, char **ret_json, struct err *err)
+int metrics_read(const struct metrics *m, bool totals, char **ret_json, struct err *err)
 {
     AUTO_FREE char *texts = mem_alloc(FILES_MAX);
     struct metrics_files f = { 0 };
@@ -331,6 +331,6 @@ int metrics_read(const struct metrics *m, char **ret_json, struct err *err)
         used += (size_t)n;
         texts[used++] = '\0';
     }
-    *ret_json = metrics_json(&f);
+    *ret_json = metrics_json(&f, totals);
     return 0;
 }

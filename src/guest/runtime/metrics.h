@@ -4,6 +4,7 @@
  * containerd's version 2 metrics. Never waits. */
 #pragma once
 #include "base/mem.h"
+#include <stdbool.h>
 
 struct err;
 struct metrics;
@@ -16,8 +17,9 @@ struct metrics_files {
     const char *io_stat, *cpu_pressure, *memory_pressure, *io_pressure;
 };
 
-/* JSON text of LCOWMetrics; zero fields are left out, as Go does. Caller frees. */
-char *metrics_json(const struct metrics_files *f);
+/* JSON text of LCOWMetrics; zero fields are left out, as Go does, and with totals false the values
+ * "total_…", which are the same as those without it. Caller frees. */
+char *metrics_json(const struct metrics_files *f, bool totals);
 
 /* The open files of a cgroup: to open them again for each read would take most of its time. The
  * kernel keeps about 60 KiB for them. ERR_NOT_FOUND if the cgroup is gone. Caller closes. */
@@ -26,4 +28,4 @@ void metrics_close(struct metrics *m);
 AUTO_DEFINE(struct metrics *, metrics_close);
 /* The same JSON text of them, as they are now. ERR_NOT_FOUND if the cgroup is gone. Caller frees.
  */
-int metrics_read(const struct metrics *m, char **ret_json, struct err *err);
+int metrics_read(const struct metrics *m, bool totals, char **ret_json, struct err *err);

@@ -30,7 +30,7 @@ TEST(every_field_is_translated_to_version_1)
         .memory_pressure = "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
                            "full avg10=0.25 avg60=0.00 avg300=0.00 total=5\n",
     };
-    AUTO_FREE char *json = metrics_json(&f);
+    AUTO_FREE char *json = metrics_json(&f, true);
 
     ASSERT_STR(json,
                "{\"pids\":{\"current\":2,\"limit\":18446744073709551615},"
@@ -67,10 +67,19 @@ TEST(every_field_is_translated_to_version_1)
                "\"oom_group_kill\":9}}}");
 }
 
+TEST(totals_are_left_out_if_they_are_not_wanted)
+{
+    const struct metrics_files f = { .memory_stat = "anon 1\nfile 2\n" };
+    AUTO_FREE char *json = metrics_json(&f, false);
+
+    ASSERT_HAS(json, "\"memory\":{\"cache\":2,\"rss\":1,\"usage\"");
+    ASSERT(!strstr(json, "total_"));
+}
+
 TEST(missing_files_leave_their_numbers_out)
 {
     const struct metrics_files f = { 0 };
-    AUTO_FREE char *json = metrics_json(&f);
+    AUTO_FREE char *json = metrics_json(&f, true);
 
     ASSERT_STR(json, "{\"pids\":{},\"cpu\":{\"usage\":{},\"throttling\":{}},"
                      "\"memory\":{\"usage\":{},\"swap\":{},\"kernel\":{},\"kernel_tcp\":{}},"
@@ -80,7 +89,7 @@ TEST(missing_files_leave_their_numbers_out)
 TEST(a_key_is_a_whole_word)
 {
     const struct metrics_files f = { .memory_stat = "file_mapped 6\nanon_thp 5\nfile" };
-    AUTO_FREE char *json = metrics_json(&f);
+    AUTO_FREE char *json = metrics_json(&f, true);
 
     ASSERT(!strstr(json, "\"cache\"") && !strstr(json, "\"rss\":"));
     ASSERT_HAS(json, "\"mapped_file\":6");
@@ -89,7 +98,7 @@ TEST(a_key_is_a_whole_word)
 TEST(huge_times_do_not_wrap)
 {
     const struct metrics_files f = { .cpu_stat = "usage_usec 18446744073709551615\n" };
-    AUTO_FREE char *json = metrics_json(&f);
+    AUTO_FREE char *json = metrics_json(&f, true);
 
     ASSERT_HAS(json, "\"total\":18446744073709551615");
 }
@@ -104,10 +113,10 @@ TEST(a_cgroup_is_read_by_its_directory)
     ASSERT_FAIL(metrics_open(tempdir_path(&p, "none"), &m, &err), err, ERR_NOT_FOUND);
     ASSERT_EQ(file_write(tempdir_path(&p, "pids.current"), "3\n", 2, 0644), 0);
     ASSERT_OK(metrics_open(p.dir, &m, &err), err);
-    ASSERT_OK(metrics_read(m, &json, &err), err);
+    ASSERT_OK(metrics_read(m, true, &json, &err), err);
     ASSERT_HAS(json, "\"pids\":{\"current\":3}");
     ASSERT_EQ(file_write(tempdir_path(&p, "pids.current"), "41\n", 3, 0644), 0);
-    ASSERT_OK(metrics_read(m, &again, &err), err);
+    ASSERT_OK(metrics_read(m, true, &again, &err), err);
     ASSERT_HAS(again, "\"pids\":{\"current\":41}");
 }
 

@@ -379,11 +379,11 @@ static int freeze_container(struct ctx *ctx, struct guest *g, const char *contai
     return modify(ctx, g, container, BRIDGE_UPDATE, BRIDGE_RES_CONTAINER_FREEZER, &r, err);
 }
 
-/* One property, or with more, if it is not NULL, two. limit_ns 0: as long as ctx allows. */
-static int ask(struct ctx *ctx, struct guest *g, const char *container, const char *property,
-               const char *more, uint64_t limit_ns, struct bridge_properties *ret, struct err *err)
+/* limit_ns 0: as long as ctx allows. */
+static int ask_several(struct ctx *ctx, struct guest *g, const char *container,
+                       const char *const *types, uint64_t limit_ns, struct bridge_properties *ret,
+                       struct err *err)
 {
-    const char *const types[] = { property, more, NULL };
     struct bridge_request r = { .type = BRIDGE_GET_PROPERTIES,
                                 .container_id = container,
                                 .query.types = types };
@@ -392,6 +392,14 @@ static int ask(struct ctx *ctx, struct guest *g, const char *container, const ch
     if (call(ctx, bridge_of(g), &r, limit_ns, limit_ns > 0, &resp, err) < 0)
         return -1;
     return bridge_properties_decode(resp.properties, ret, err);
+}
+
+static int ask(struct ctx *ctx, struct guest *g, const char *container, const char *property,
+               uint64_t limit_ns, struct bridge_properties *ret, struct err *err)
+{
+    const char *const types[] = { property, NULL };
+
+    return ask_several(ctx, g, container, types, limit_ns, ret, err);
 }
 
 static int wait_oom(struct ctx *ctx, struct guest *g, const char *container, bool *ret_oom,
@@ -418,8 +426,10 @@ static int read_stats(struct ctx *ctx, struct guest *g, const char *container, j
 {
     AUTO(bridge_properties_release) struct bridge_properties p = { 0 };
 
-    if (ask(ctx, g, container, BRIDGE_PROPERTY_STATISTICS,
-            ret_scratch_bytes ? BRIDGE_PROPERTY_SCRATCH : NULL, BRIDGE_CALL_LIMIT, &p, err) < 0)
+    const char *const types[] = { BRIDGE_PROPERTY_STATISTICS, BRIDGE_PROPERTY_SHORT,
+                                  ret_scratch_bytes ? BRIDGE_PROPERTY_SCRATCH : NULL, NULL };
+
+    if (ask_several(ctx, g, container, types, BRIDGE_CALL_LIMIT, &p, err) < 0)
         return -1;
     if (!p.metrics)
         return err_set(err, ERR_NOT_FOUND, "the guest has no metrics");
@@ -461,7 +471,7 @@ static int list_processes(struct ctx *ctx, struct guest *g, const char *containe
     uint64_t now_ns;
     size_t n = 0;
 
-    if (ask(ctx, g, container, BRIDGE_PROPERTY_PROCESS_LIST, NULL, BRIDGE_CALL_LIMIT, &p, err) < 0)
+    if (ask(ctx, g, container, BRIDGE_PROPERTY_PROCESS_LIST, BRIDGE_CALL_LIMIT, &p, err) < 0)
         return -1;
     if (p.n_processes > 0)
         qsort(p.processes, p.n_processes, sizeof(p.processes[0]), by_pid);
@@ -482,7 +492,7 @@ static int read_clock(struct ctx *ctx, struct guest *g, uint64_t *ret_ns, struct
 {
     AUTO(bridge_properties_release) struct bridge_properties p = { 0 };
 
-    if (ask(ctx, g, BRIDGE_NULL_ID, BRIDGE_PROPERTY_CLOCK, NULL, 0, &p, err) < 0)
+    if (ask(ctx, g, BRIDGE_NULL_ID, BRIDGE_PROPERTY_CLOCK, 0, &p, err) < 0)
         return -1;
     if (p.clock == 0)
         return err_set(err, ERR_UNIMPLEMENTED, "the guest did not report its clock");

@@ -330,8 +330,9 @@ TEST_VIRTUAL(statistics_are_asked_for_and_come_as_a_tree)
     go(&t, &c, stats_main);
     expect(&t, BRIDGE_GET_PROPERTIES, &f);
     ASSERT_HAS(f.body, "\"ContainerId\":\"c1\"");
-    ASSERT_HAS(f.body,
-               "\"Query\":\"{\\\"PropertyTypes\\\":[\\\"Statistics\\\",\\\"Scratch\\\"]}\"");
+    ASSERT_HAS(
+        f.body,
+        "\"Query\":\"{\\\"PropertyTypes\\\":[\\\"Statistics\\\",\\\"Short\\\",\\\"Scratch\\\"]}\"");
     reply(&t, &f,
           "{\"Result\":0,\"Properties\":\"{\\\"LCOWMetrics\\\":{\\\"a\\\":1},"
           "\\\"ScratchBytes\\\":7}\"}");
@@ -361,7 +362,7 @@ TEST_VIRTUAL(statistics_alone_do_not_ask_for_the_scratch_disk)
     bench_connect(&t, ctx);
     go(&t, &c, stats_alone_main);
     expect(&t, BRIDGE_GET_PROPERTIES, &f);
-    ASSERT_HAS(f.body, "\"Query\":\"{\\\"PropertyTypes\\\":[\\\"Statistics\\\"]}\"");
+    ASSERT_HAS(f.body, "\"Query\":\"{\\\"PropertyTypes\\\":[\\\"Statistics\\\",\\\"Short\\\"]}\"");
     reply(&t, &f, "{\"Result\":0,\"Properties\":\"{\\\"LCOWMetrics\\\":{\\\"a\\\":1}}\"}");
     settle(&t);
     ASSERT_OK(c.r, c.err);

@@ -213,22 +213,6 @@ static int create_in_guest(struct ctx *ctx, struct container *c, struct spec *sp
     return in->guest->ops->create_container(ctx, in->guest, &made, err);
 }
 
-static int make_in_vm(struct ctx *ctx, struct container *c, struct spec *spec, struct files *f,
-                      const struct strv *devices, struct err *err)
-{
-    AUTO(strv_release) struct strv places = { 0 };
-
-    c->bundle_path = str_format(GUEST_PODS "/%s/%s", c->p.pod->guest_id, c->p.guest_id);
-    c->root_path = str_format("%s/rootfs", c->bundle_path);
-    if (vm_need_running(ctx, c->p.pod->vm, err) < 0 || files_share(ctx, c, f, err) < 0 ||
-        vm_need_ready(ctx, c->p.pod->vm, err) < 0 || add_devices(ctx, c, devices, &places, err) < 0)
-        return -1;
-
-    SPAN(step, ctx, vm_timeline(c->p.pod->vm), TRACK_HOST, "create container", err);
-
-    return create_in_guest(step.ctx, c, spec, &places, err);
-}
-
 /* --- its process on the host --- */
 
 static void anchor_main(void *arg)
@@ -315,6 +299,67 @@ static int prepare(struct ctx *ctx, struct container *c, const struct spec *spec
     return process_open_io(ctx, c->p.init, err);
 }
 
+/* The same in a fiber. On the host the anchor waits for the kernel: to join a cgroup can take as
+ * long as the guest needs for the container's files. */
+struct preparing {
+    struct ctx *ctx;
+    struct container *container;
+    const struct spec *spec;
+    const struct container_create *cc;
+    struct fibers fibers;
+    int ret;
+    struct err err;
+};
+
+static void prepare_main(void *arg)
+{
+    struct preparing *p = arg;
+
+    p->ret = prepare(p->ctx, p->container, p->spec, p->cc, &p->err);
+}
+
+/* Hooks may change what is opened next. While the VM boots, there is time; a failure of the anchor
+ * is then reported without waiting for the VM. */
+static void prepare_begin(struct preparing *p)
+{
+    struct container *c = p->container;
+
+    fibers_init(&p->fibers);
+    if (c->hooks || vm_state(c->p.pod->vm) != VM_RUNNING)
+        prepare_main(p);
+    else
+        fibers_go(&p->fibers, c->r->o.loop, prepare_main, p, "prepare %s", c->p.id);
+}
+
+/* Can be repeated. */
+static int prepare_wait(struct preparing *p, struct err *err)
+{
+    struct ctx root = ctx_root(p->container->r->o.loop);
+    struct err none = ERR_INIT;
+
+    (void)fibers_wait(&root, &p->fibers, "anchor and stdio", &none); /* its own ctx bounds it */
+    if (p->ret < 0)
+        *err = p->err;
+    return p->ret;
+}
+
+static int make_in_vm(struct ctx *ctx, struct container *c, struct spec *spec, struct files *f,
+                      const struct strv *devices, struct preparing *p, struct err *err)
+{
+    AUTO(strv_release) struct strv places = { 0 };
+
+    c->bundle_path = str_format(GUEST_PODS "/%s/%s", c->p.pod->guest_id, c->p.guest_id);
+    c->root_path = str_format("%s/rootfs", c->bundle_path);
+    if (vm_need_running(ctx, c->p.pod->vm, err) < 0 || files_share(ctx, c, f, err) < 0 ||
+        vm_need_ready(ctx, c->p.pod->vm, err) < 0 ||
+        add_devices(ctx, c, devices, &places, err) < 0 || prepare_wait(p, err) < 0)
+        return -1;
+
+    SPAN(step, ctx, vm_timeline(c->p.pod->vm), TRACK_HOST, "create container", err);
+
+    return create_in_guest(step.ctx, c, spec, &places, err);
+}
+
 static char *annotation(const struct spec *spec, const char *key)
 {
     const char *value = spec_annotation(spec, key);
@@ -370,6 +415,7 @@ static int make(struct ctx *ctx, struct container *c, struct spec *spec,
 {
     AUTO(strv_release) struct strv devices = { 0 };
     struct files files = { .root.fs.tree = -1 };
+    struct preparing p = { .ctx = ctx, .container = c, .spec = spec, .cc = cc, .err = ERR_INIT };
     struct annotations options;
     int r;
 
@@ -405,11 +451,13 @@ static int make(struct ctx *ctx, struct container *c, struct spec *spec,
     if (spec_terminal(spec) != cc->stdio.terminal)
         json_object_set_new(js_get(spec_json(spec), "process"), "terminal",
                             json_boolean(cc->stdio.terminal));
-    r = prepare(ctx, c, spec, cc, err) < 0 ||
-                files_open(ctx, c, spec, cc, options.rootfs, &files, err) < 0 ||
-                make_in_vm(ctx, c, spec, &files, &devices, err) < 0
+    prepare_begin(&p);
+    r = p.ret < 0 || files_open(ctx, c, spec, cc, options.rootfs, &files, err) < 0 ||
+                make_in_vm(ctx, c, spec, &files, &devices, &p, err) < 0
             ? -1
             : 0;
+    if (prepare_wait(&p, err) < 0)
+        r = -1;
     root_release(&files.root);
     mounts_release(&files.mounts);
     if (r < 0 || ctx_check(ctx, err) < 0)

@@ -74,16 +74,21 @@ static int fill_repeated(ProtobufCMessage *msg, const ProtobufCFieldDescriptor *
     return 0;
 }
 
-/* The field names in the message's descriptor are the JSON's keys. */
+/* The field names in the message's descriptor are the JSON's keys. Most fields are absent: the JSON
+ * decides which are looked at. */
 static int fill(ProtobufCMessage *msg, const json_t *from, struct err *err)
 {
+    const char *key;
+    json_t *value;
+
     if (!json_is_object(from))
         return err_set(err, ERR_INVALID, "%s is not an object", msg->descriptor->name);
-    for (unsigned i = 0; i < msg->descriptor->n_fields; i++) {
-        const ProtobufCFieldDescriptor *f = &msg->descriptor->fields[i];
-        json_t *value = js_get(from, f->name);
+    json_object_foreach((json_t *)from, key, value)
+    {
+        const ProtobufCFieldDescriptor *f =
+            protobuf_c_message_descriptor_get_field_by_name(msg->descriptor, key);
 
-        if (!value || json_is_null(value))
+        if (!f || json_is_null(value))
             continue;
         if (f->label == PROTOBUF_C_LABEL_REPEATED) {
             if (fill_repeated(msg, f, value, err) < 0)
@@ -114,6 +119,30 @@ static uint64_t limit_of(uint64_t limit)
     return limit ? limit : UINT64_MAX;
 }
 
+/* An agent of lcow does not send totals: version 2 counts with children, so they are the same. */
+static void complete_memory(Cgroups1__MemoryStat *m)
+{
+    uint64_t *const pairs[][2] = {
+        { &m->total_cache, &m->cache },
+        { &m->total_rss, &m->rss },
+        { &m->total_rss_huge, &m->rss_huge },
+        { &m->total_mapped_file, &m->mapped_file },
+        { &m->total_dirty, &m->dirty },
+        { &m->total_writeback, &m->writeback },
+        { &m->total_pg_fault, &m->pg_fault },
+        { &m->total_pg_maj_fault, &m->pg_maj_fault },
+        { &m->total_inactive_anon, &m->inactive_anon },
+        { &m->total_active_anon, &m->active_anon },
+        { &m->total_inactive_file, &m->inactive_file },
+        { &m->total_active_file, &m->active_file },
+        { &m->total_unevictable, &m->unevictable },
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(pairs); i++)
+        if (*pairs[i][0] == 0)
+            *pairs[i][0] = *pairs[i][1];
+}
+
 /* ctr reads these messages without checking that they are present. */
 static void complete(Cgroups1__Metrics *m)
 {
@@ -128,6 +157,7 @@ static void complete(Cgroups1__Metrics *m)
     ENSURE(m->memory->kernel_tcp, cgroups1__memory_entry__descriptor);
     ENSURE(m->blkio, cgroups1__blk_iostat__descriptor);
     ENSURE(m->memory_oom_control, cgroups1__memory_oom_control__descriptor);
+    complete_memory(m->memory);
     m->pids->limit = limit_of(m->pids->limit);
     m->memory->usage->limit = limit_of(m->memory->usage->limit);
     m->memory->swap->limit = limit_of(m->memory->swap->limit);
@@ -135,8 +165,8 @@ static void complete(Cgroups1__Metrics *m)
 
 static void memory_to_v2(Cgroups2__MemoryStat *to, const Cgroups1__MemoryStat *from)
 {
-    to->anon = from->total_rss ? from->total_rss : from->rss;
-    to->file = from->total_cache ? from->total_cache : from->cache;
+    to->anon = from->total_rss;
+    to->file = from->total_cache;
     to->kernel_stack = from->kernel->usage;
     to->sock = from->kernel_tcp->usage;
     to->file_mapped = from->mapped_file;
@@ -145,11 +175,11 @@ static void memory_to_v2(Cgroups2__MemoryStat *to, const Cgroups1__MemoryStat *f
     to->anon_thp = from->rss_huge;
     to->inactive_anon = from->inactive_anon;
     to->active_anon = from->active_anon;
-    to->inactive_file = from->total_inactive_file ? from->total_inactive_file : from->inactive_file;
+    to->inactive_file = from->total_inactive_file;
     to->active_file = from->active_file;
     to->unevictable = from->unevictable;
-    to->pgfault = from->total_pg_fault ? from->total_pg_fault : from->pg_fault;
-    to->pgmajfault = from->total_pg_maj_fault ? from->total_pg_maj_fault : from->pg_maj_fault;
+    to->pgfault = from->total_pg_fault;
+    to->pgmajfault = from->total_pg_maj_fault;
     to->usage = from->usage->usage;
     to->usage_limit = from->usage->limit;
     to->max_usage = from->usage->max;

@@ -114,6 +114,19 @@ TEST(oom_kills_faults_and_throttling_are_reported)
     ASSERT_EQ(m->memory_events->oom_kill, 4);
 }
 
+TEST(totals_that_the_guest_leaves_out_are_those_without_it)
+{
+    AUTO(pb_free)
+    Any *any =
+        convert("{\"memory\":{\"cache\":1,\"rss\":2,\"total_rss\":3,\"unevictable\":4}}", false);
+    AUTO(pb_free) Cgroups1__Metrics *m = NULL;
+
+    ASSERT_EQ(pb_any_unpack(any, &cgroups1__metrics__descriptor, (void **)&m), 0);
+    ASSERT_EQ(m->memory->total_cache, 1);
+    ASSERT_EQ(m->memory->total_rss, 3);
+    ASSERT_EQ(m->memory->total_unevictable, 4);
+}
+
 TEST(messages_that_ctr_reads_without_checking_are_always_present)
 {
     AUTO(pb_free) Any *v1 = convert("{}", false), *v2 = convert("{}", true);
