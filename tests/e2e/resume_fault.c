@@ -28,9 +28,9 @@ static int resumes(void)
 }
 
 /* The first thing that resuming does with a descriptor is to look whether it is the right one. */
-int fstat(int fd, struct stat *st)
+int fstat64(int fd, struct stat64 *st)
 {
-    int (*real)(int, struct stat *) = (int (*)(int, struct stat *))dlsym(RTLD_NEXT, "fstat");
+    int (*real)(int, struct stat64 *) = (int (*)(int, struct stat64 *))dlsym(RTLD_NEXT, "fstat64");
     const char *fault = getenv("RESUME_FAULT");
 
     if (fault && fd > 2 && resumes()) {
