@@ -21,10 +21,7 @@ from test_pod_crash import await_dead, together
 from test_pod_streams import attach, exec_stream
 
 SHIM = "containerd-shim-lcow-v2"
-CHUNK = 10000
-# Numbered lines, with a pause after each chunk: an emulated guest must not need all of the host.
-COUNT = ("i=1; while [ ! -e /v/end ]; do seq $i $((i+%d)); i=$((i+%d)); sleep {}; done; "
-         "echo end; exit 7" % (CHUNK - 1, CHUNK))
+LINE = 100  # bytes, of netecho
 
 
 # ---------------------------------------------------------------- programs
@@ -113,34 +110,44 @@ def volume(t):
     return path, [{"container_path": "/v", "host_path": path}]
 
 
-def counting(t, pod, name="counts", pause=0.1):
-    """A container that prints numbered lines until end() was called."""
+def counting(t, pod, name="counts", rate=1 << 20):
+    """A container that prints numbered lines, so many bytes a second, until end() was called."""
+    t.load("network")
     path, mounts = volume(t)
-    c = pod.run(name, "sh", "-c", COUNT.format(pause), mounts=mounts)
-    c.await_log(f"(?m)^{CHUNK}$")
+    c = pod.run(name, "netecho", "lines", str(rate), "/v/end", mounts=mounts, image="network")
+    begin = time.monotonic()
+    t.until(lambda: os.path.exists(c.log_path) and os.path.getsize(c.log_path) > rate,
+            "it prints", SECONDS)
 
     def end():
         with open(os.path.join(path, "end"), "w"):
             pass
+        seconds = time.monotonic() - begin
         c.await_exit(7)
-        c.await_log("(?m)^end$")
-        expected = 1
-        for line in c.out.splitlines():
-            if line == "end":
-                break
-            if line != str(expected):
-                t.check(False, f"line {expected} is {line[:100]!r}")
-            expected += 1
+
+        def ended():
+            with open(c.log_path, "rb") as f:
+                f.seek(-min(100, os.path.getsize(c.log_path)), os.SEEK_END)
+                return f.read().endswith(b" stdout F end\n")
+        t.until(ended, "its last line is in the log", SECONDS)
         os.unlink(os.path.join(path, "end"))
-        t.check(expected % CHUNK == 1, f"the last line is {expected - 1}")
-        t.note(f"{expected - 1} lines, each once and in order")
+        number = 0
+        with open(c.log_path) as f:
+            for number, line in enumerate(f, 1):
+                text = line.split(" ", 3)[3].rstrip("\n")
+                if text == "end":
+                    break
+                if text != f"{number:010} ".ljust(LINE - 1, "."):
+                    t.check(False, f"line {number} is {line!r}")
+        t.note(f"{number - 1} lines, each once and in order, "
+               f"{(number - 1) * LINE / seconds / 1e6:.1f} MB/s")
+        t.check(number > 1000, "some lines")
     return c, end
 
 
-def many_upgrades(t, count, pause):
-    t.load("network")
+def many_upgrades(t, count, rate):
     pod = t.pod("p1")
-    lines, end = counting(t, pod, pause=pause)
+    _, end = counting(t, pod, rate=rate)
     shell = pod.run("shell", *FOREVER)
     reader = pod.run("reads", "sh", "-c", "while read x; do echo got $x; done; exit 5", stdin=True,
                      stdin_once=True)
@@ -198,12 +205,12 @@ def many_upgrades(t, count, pause):
 @pod_test("upgrade: lines, terminal, exec, attach and port-forward continue; waits return the "
           "status", runc=False, smoke=True, deadline=600)
 def five(t):
-    many_upgrades(t, 5, 0.1)
+    many_upgrades(t, 5, 2 << 20)
 
 
 @pod_test("upgrade: a hundred in a row", runc=False, full=True, deadline=1800)
 def hundred(t):
-    many_upgrades(t, 100, 0)
+    many_upgrades(t, 100, 10 << 20)
 
 
 @test("upgrade: ctr run waits for the status that comes after it; dry run; usage", runc=False,
