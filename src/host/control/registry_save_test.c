@@ -20,6 +20,24 @@ static void add(struct fixture *r, struct ctx *ctx, const char *id, const char *
     ASSERT_OK(fixture_try_create(r, ctx, id, &err), err);
 }
 
+/* Of pod p, with a network namespace of its own and hooks. */
+static void add_holder(struct fixture *r, struct ctx *ctx)
+{
+    AUTO_FREE char *dir = str_format("%s/p", r->dir), *path = str_format("%s/config.json", dir);
+    AUTO_FREE char *pod = str_format(OF_POD, "sandbox", "p");
+    AUTO_FREE char *text =
+        str_format("{\"process\":{\"args\":[\"/x\"],\"cwd\":\"/\"},\"root\":{\"path\":\"rootfs\"},"
+                   "\"hooks\":{\"poststop\":[{\"path\":\"/bin/hook\"}]},"
+                   "\"linux\":{\"namespaces\":[{\"type\":\"pid\"},{\"type\":\"network\"}]}%s}",
+                   pod);
+    struct err err = ERR_INIT;
+
+    ASSERT_EQ(dir_make(dir, 0700), 0);
+    ASSERT_EQ(file_write(path, text, strlen(text), 0600), 0);
+    r->config.run_hooks = true;
+    ASSERT_OK(fixture_try_create(r, ctx, "p", &err), err);
+}
+
 static void kill_one(struct fixture *r, struct ctx *ctx, const char *id, const char *exec)
 {
     struct err err = ERR_INIT;
@@ -53,7 +71,7 @@ static void open_pod(struct fixture *r, struct ctx *ctx)
     r->host.network = true;
     r->address = "unix:///run/lcow/box.sock";
     fixture_open(r, ctx);
-    add(r, ctx, "p", "sandbox", "p");
+    add_holder(r, ctx);
     fixture_start(r, ctx, "p", "");
     add(r, ctx, "a", "container", "p");
     fixture_start(r, ctx, "a", "");
@@ -87,14 +105,16 @@ static void expect_pod(struct fixture *r)
 
 TEST_VIRTUAL(a_pod_is_continued_as_it_was_and_lives_to_its_end)
 {
-    struct fixture r = { 0 };
+    AUTO(sbuf_release) struct sbuf hooks = { 0 };
+    struct fixture r = { .host.hooks = &hooks };
     struct ctx root = ctx_root(ctx->loop);
+    unsigned shares;
 
-    replace_begin();
+    saved_begin();
     open_pod(&r, &root);
     expect_pod(&r);
     replace(&r, &root);
-    replace_end();
+    saved_end();
     r.vms = 1; /* the other is the object in its stead */
     expect_pod(&r);
     freeze(&r, &root, "a", false);
@@ -107,14 +127,20 @@ TEST_VIRTUAL(a_pod_is_continued_as_it_was_and_lives_to_its_end)
     kill_one(&r, &root, "a", "");
     ASSERT_EQ(fixture_wait(&r, &root, "a", ""), 137);
     ASSERT_EQ(view(&r, "a", "waits").status, PROCESS_STOPPED);
+    shares = r.guest.shares;
+    ASSERT_EQ(r.guest.layers, 4);
     fixture_delete(&r, &root, "c", "");
     fixture_delete(&r, &root, "a", "");
     fixture_delete(&r, &root, "b", "");
+    ASSERT_EQ(r.guest.containers, 1);
+    ASSERT_EQ(r.guest.layers, 1);
+    ASSERT(r.guest.shares < shares);
     kill_one(&r, &root, "p", "");
     ASSERT_EQ(fixture_wait(&r, &root, "p", ""), 137);
     ASSERT_EQ(r.host.net_plugged, 1);
     fixture_delete(&r, &root, "p", "");
     ASSERT_EQ(r.host.net_plugged, 0);
+    ASSERT_STR(hooks.data, "/bin/hook stopped;");
     ASSERT_STR(fixture_told(&r, &root),
                "create p;start p;create a;start a;exec-added a/runs;exec-started a/runs;"
                "exec-added a/waits;create b;start b;exit b 137;create c;paused a;"
@@ -129,7 +155,7 @@ TEST_VIRTUAL(an_exit_that_comes_while_the_program_is_replaced_is_published_once)
     struct fixture r = { .guest_opts.process_ns = 2 * NS_PER_S, .guest_opts.exit_code = 7 };
     struct ctx root = ctx_root(ctx->loop);
 
-    replace_begin();
+    saved_begin();
     fixture_open(&r, ctx);
     add(&r, &root, "a", NULL, NULL);
     fixture_start(&r, &root, "a", "");
@@ -137,7 +163,8 @@ TEST_VIRTUAL(an_exit_that_comes_while_the_program_is_replaced_is_published_once)
         pass(&root, 300 * NS_PER_MS);
         replace(&r, &root);
     }
-    replace_end();
+    replace_slowly(&r, &root, 5 * NS_PER_S); /* the guest reports it meanwhile */
+    saved_end();
     ASSERT_EQ(fixture_wait(&r, &root, "a", ""), 7);
     fixture_delete(&r, &root, "a", "");
     ASSERT_STR(fixture_told(&r, &root), "create a;start a;exit a 7;delete a 7");
@@ -150,12 +177,12 @@ TEST_VIRTUAL(the_end_of_the_vm_and_a_killed_anchor_are_seen_by_the_new_program)
         struct fixture r = { .guest_opts.process_ns = 900 * NS_PER_S };
         struct ctx root = ctx_root(ctx->loop);
 
-        replace_begin();
+        saved_begin();
         fixture_open(&r, ctx);
         add(&r, &root, "a", NULL, NULL);
         fixture_start(&r, &root, "a", "");
         replace(&r, &root);
-        replace_end();
+        saved_end();
         if (anchor)
             fake_anchor_kill(r.host.last_anchor);
         else
@@ -172,12 +199,12 @@ TEST_VIRTUAL(out_of_memory_is_published_by_the_new_program)
                          .guest_opts.oom_ns = 20 * NS_PER_S };
     struct ctx root = ctx_root(ctx->loop);
 
-    replace_begin();
+    saved_begin();
     fixture_open(&r, ctx);
     add(&r, &root, "a", NULL, NULL);
     fixture_start(&r, &root, "a", "");
     replace(&r, &root);
-    replace_end();
+    saved_end();
     pass(&root, 30 * NS_PER_S);
     ASSERT_STR(fixture_told(&r, &root), "create a;start a;oom a");
     kill_one(&r, &root, "a", "");
@@ -192,7 +219,7 @@ TEST_VIRTUAL(a_kill_that_has_no_effect_ends_the_vm_at_its_time)
     struct ctx root = ctx_root(ctx->loop);
     uint64_t began;
 
-    replace_begin();
+    saved_begin();
     refuse(&r, (struct refusal){ BRIDGE_WAIT_FOR_PROCESS, -1, -1, 9, FAKE_SILENT });
     fixture_open(&r, ctx);
     add(&r, &root, "a", NULL, NULL);
@@ -201,7 +228,7 @@ TEST_VIRTUAL(a_kill_that_has_no_effect_ends_the_vm_at_its_time)
     began = loop_now(ctx->loop);
     pass(&root, 40 * NS_PER_S);
     replace(&r, &root);
-    replace_end();
+    saved_end();
     ASSERT(fixture_wait(&r, &root, "a", "") != 0);
     ASSERT(loop_now(ctx->loop) - began >= 60 * NS_PER_S);
     ASSERT(loop_now(ctx->loop) - began < 62 * NS_PER_S);
@@ -216,7 +243,7 @@ TEST_VIRTUAL(events_that_are_not_delivered_yet_are_delivered_by_the_new_program)
     const struct event *e;
     struct err err = ERR_INIT;
 
-    replace_begin();
+    saved_begin();
     fixture_open(&r, ctx);
     events_push(r.events, &(struct event){ .kind = EVENT_CREATE,
                                            .wall_ns = 5,
@@ -236,7 +263,7 @@ TEST_VIRTUAL(events_that_are_not_delivered_yet_are_delivered_by_the_new_program)
                                            .exit_status = 9,
                                            .exited_wall_ns = 8 });
     replace(&r, ctx);
-    replace_end();
+    saved_end();
     ASSERT_EQ(events_pending(r.events), 2);
     ASSERT_OK(events_next(ctx, r.events, &e, &err), err);
     ASSERT(e->kind == EVENT_CREATE && e->wall_ns == 5 && e->pid == 4 && e->terminal);
@@ -286,7 +313,7 @@ TEST_VIRTUAL(a_sandbox_is_continued_until_it_is_shut_down)
     struct sandbox_view before, after;
     struct err err = ERR_INIT;
 
-    replace_begin();
+    saved_begin();
     fixture_open(&r, ctx);
     begin_sandbox(&r, &root);
     add(&r, &root, "a", "container", "s");
@@ -307,7 +334,7 @@ TEST_VIRTUAL(a_sandbox_is_continued_until_it_is_shut_down)
     ASSERT(before.exited_wall_ns > 0);
     ASSERT_OK(sandbox_shutdown(&root, r.registry, "s", &err), err);
     replace(&r, &root); /* one that has ended, and without a VM */
-    replace_end();
+    saved_end();
     after = sandbox(&r);
     ASSERT_EQ(after.state, SANDBOX_SHUT);
     ASSERT_EQ(after.exited_wall_ns, before.exited_wall_ns);
@@ -322,11 +349,11 @@ TEST_VIRTUAL(the_end_of_a_sandbox_s_vm_is_seen_by_the_new_program)
     struct sandbox_view v;
     struct err err = ERR_INIT;
 
-    replace_begin();
+    saved_begin();
     fixture_open(&r, ctx);
     begin_sandbox(&r, &root);
     replace(&r, &root);
-    replace_end();
+    saved_end();
     fake_vmm_die(r.vmm, FAKE_CRASHED);
     ASSERT_OK(sandbox_wait(&root, r.registry, "s", &v, &err), err);
     ASSERT(v.state == SANDBOX_STOPPED && v.exit_status != 0);
