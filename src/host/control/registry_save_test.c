@@ -2,8 +2,11 @@
  * knows is lost, nothing that happens meanwhile is missed or reported twice. */
 #include "fixture/registry_steps.h"
 #include "fixture/replace_fixture.h"
-#include "host/control/sandbox.h"
-#include "host/ledger/ledger.h"
+#include "host/control/container_priv.h"
+#include "host/control/pod_priv.h"
+#include "host/control/process_priv.h"
+#include "host/control/sandbox_priv.h"
+#include "host/control/vm_priv.h"
 #include <stdio.h>
 
 #define OF_POD                                                                                     \
@@ -281,20 +284,221 @@ TEST_VIRTUAL(events_that_are_not_delivered_yet_are_delivered_by_the_new_program)
     fixture_close(&r, ctx);
 }
 
+/* --- each field, also those that nothing above depends on --- */
+
+#define CONTAINER_FIELDS(X)                                                                        \
+    X(c->p.limits.memory_bytes)                                                                    \
+    X(c->p.limits.cpu_period)                                                                      \
+    X(c->p.limits.cpu_quota)                                                                       \
+    X(c->p.limits.cpu_shares)                                                                      \
+    X(c->p.in_guest)                                                                               \
+    X(c->p.writes_host)                                                                            \
+    X(c->no_writable_shares)                                                                       \
+    X(c->privileged)                                                                               \
+    X(c->own_pids)                                                                                 \
+    X(c->ending)                                                                                   \
+    X(c->end_ask)                                                                                  \
+    X(c->end_status)                                                                               \
+    X(c->scratch_bytes)                                                                            \
+    X(c->scratch_quota_mib)                                                                        \
+    X(c->root_writes)                                                                              \
+    X(c->oom_rate.full_at_ns)                                                                      \
+    X(c->oom_untold)                                                                               \
+    X(c->anchor_lost)                                                                              \
+    X(c->p.init->terminal)                                                                         \
+    X(c->p.init->stdin_closed)                                                                     \
+    X(c->p.init->rows)                                                                             \
+    X(c->p.init->cols)                                                                             \
+    X(c->p.init->exited_wall_ns)                                                                   \
+    X(c->p.init->exit_status)                                                                      \
+    X(c->p.pod->shares_empty_dirs)                                                                 \
+    X(c->p.pod->has_scratch)                                                                       \
+    X(c->p.pod->takes_workloads)                                                                   \
+    X(c->p.pod->hidden)                                                                            \
+    X(c->r->lost_bytes)                                                                            \
+    X(c->r->forsook)                                                                               \
+    X(vm->o.set_oom_score_adj)                                                                     \
+    X(vm->o.oom_score_adj)                                                                         \
+    X(vm->p.started_wall_ns)                                                                       \
+    X(vm->memory_unsure)                                                                           \
+    X(vm->cpus_unsure)                                                                             \
+    X(vm->clock_checked)                                                                           \
+    X(vm->clock.verdict)                                                                           \
+    X(vm->clock.low_ppm)                                                                           \
+    X(vm->clock.high_ppm)                                                                          \
+    X(vm->first_start.set)
+#define WISHES(X)                                                                                  \
+    X(w->memory_mib)                                                                               \
+    X(w->cpus)                                                                                     \
+    X(w->scratch_quota_mib)                                                                        \
+    X(w->rootfs)                                                                                   \
+    X(w->shared_empty_dirs)                                                                        \
+    X(w->said_empty_dirs)                                                                          \
+    X(w->encrypted_scratch)                                                                        \
+    X(w->privileged)                                                                               \
+    X(w->no_writable_shares)                                                                       \
+    X(w->said_shares)                                                                              \
+    X(w->cpu_limit)                                                                                \
+    X(w->cpu_weight)                                                                               \
+    X(w->disk_iops)                                                                                \
+    X(w->disk_bytes_per_s)                                                                         \
+    X(w->low_mmio_mib)                                                                             \
+    X(w->high_mmio_mib)                                                                            \
+    X(w->node_cpus)                                                                                \
+    X(w->node_mib)                                                                                 \
+    X(w->committed)                                                                                \
+    X(w->backed)                                                                                   \
+    X(w->deferred)                                                                                 \
+    X(w->no_timesync)
+#define WISHED_TEXTS(X)                                                                            \
+    X(w->cpu_group)                                                                                \
+    X(w->kernel_args)                                                                              \
+    X(w->numa_host)                                                                                \
+    X(w->numa_cpus)                                                                                \
+    X(w->numa_mib)                                                                                 \
+    X(w->numa_prefer)
+#define CONTAINER_TEXTS(X)                                                                         \
+    X(c->p.anchor_name)                                                                            \
+    X(c->log_name)                                                                                 \
+    X(c->log_dir)                                                                                  \
+    X(c->log_uri)                                                                                  \
+    X(c->last_stats)                                                                               \
+    X(c->p.init->in)                                                                               \
+    X(c->p.init->err)                                                                              \
+    X(c->p.pod->ids.uid)                                                                           \
+    X(c->p.pod->ids.gid)                                                                           \
+    X(c->p.pod->netns)                                                                             \
+    X(vm->p.cpu_group)                                                                             \
+    X(vm->p.kernel)                                                                                \
+    X(vm->p.cgroup_path)
+#define SET(field) (field) = (__typeof__(field))1;
+#define SET_TEXT(field)                                                                            \
+    free(field);                                                                                   \
+    (field) = str_dup(#field);
+#define SET_ARRAY(field) snprintf(field, sizeof(field), "%s", #field);
+#define EXPECT(field) ASSERT_EQ(field, 1);
+#define EXPECT_TEXT(field) ASSERT_STR(field, #field);
+
+static void add_volumes(struct pod *pod)
+{
+    struct pod_volume *v = mem_new(struct pod_volume);
+    struct pod_disk *d = mem_new(struct pod_disk);
+    struct err err = ERR_INIT;
+
+    *v = (struct pod_volume){ .dir = str_dup("/d"), .key = str_dup("k"), .local = true };
+    list_append(&pod->volumes, &v->node);
+    d->fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+    ASSERT_OK(
+        volumes_read(json_pack("{s:s,s:s,s:s,s:s,s:[s]}", "volume-path", "/v", "volume-type",
+                               "block", "device", "/dev/vdb", "fstype", "ext4", "options", "ro"),
+                     &d->v, &err),
+        err);
+    list_append(&pod->disks, &d->node);
+}
+
+static void expect_volumes(struct pod *pod)
+{
+    struct pod_volume *v = LIST_FIRST(&pod->volumes, struct pod_volume, node);
+    struct pod_disk *d = LIST_FIRST(&pod->disks, struct pod_disk, node);
+
+    ASSERT(v && v->local && d && d->fd >= 0);
+    ASSERT_STR(v->dir, "/d");
+    ASSERT_STR(v->key, "k");
+    ASSERT_STR(d->v.path, "/v");
+    ASSERT_STR(d->v.device, "/dev/vdb");
+    ASSERT_STR(d->v.options[0], "ro");
+}
+
+TEST_VIRTUAL(every_field_is_the_same_in_the_new_program)
+{
+    struct fixture r = { 0 };
+    struct ctx root = ctx_root(ctx->loop);
+    struct annotations *w;
+    struct container *c;
+    struct vm *vm;
+    char uuid[37];
+
+    saved_begin();
+    open_pod(&r, &root);
+    replace_settle(&r, &root);
+    c = fixture_find(&r, "a");
+    vm = r.registry->vm;
+    w = &vm->p.wishes;
+    memcpy(uuid, vm->p.uuid, sizeof(uuid));
+    CONTAINER_FIELDS(SET)
+    CONTAINER_TEXTS(SET_TEXT)
+    WISHES(SET)
+    WISHED_TEXTS(SET_ARRAY)
+    add_volumes(c->p.pod);
+    replace(&r, &root);
+    saved_end();
+    c = fixture_find(&r, "a");
+    vm = r.registry->vm;
+    CONTAINER_FIELDS(EXPECT)
+    CONTAINER_TEXTS(EXPECT_TEXT)
+    w = &vm->p.wishes;
+    WISHES(EXPECT)
+    WISHED_TEXTS(EXPECT_TEXT)
+    expect_volumes(c->p.pod);
+    ASSERT_STR(vm->p.uuid, uuid);
+    ASSERT_STR(vm->id, "guest-box@vm");
+    ASSERT(vm->p.scratch_path && vm->scratch);
+    ASSERT_EQ(vm->p.stage, VM_STAGE_NEGOTIATED);
+    ASSERT_EQ(c->kind, SPEC_WORKLOAD);
+    ASSERT_STR(c->bundle_path, "/run/gcs/pods/guest-p/guest-a");
+    ASSERT_STR(c->root_path, "/run/gcs/pods/guest-p/guest-a/rootfs");
+    ASSERT(c->scratch_path && c->layers.n > 0);
+    ASSERT_STR(c->p.pod->guest_id, "guest-p");
+    r.registry->forsook = false;
+    fixture_close(&r, ctx);
+}
+
+TEST_VIRTUAL(a_container_that_containerd_has_given_up_is_ended_by_the_new_program)
+{
+    struct fixture r = { 0 };
+    struct ctx root = ctx_root(ctx->loop);
+
+    saved_begin();
+    open_pod(&r, &root);
+    replace_settle(&r, &root);
+    container_forsake(fixture_find(&r, "a"));
+    replace(&r, &root);
+    saved_end();
+    freeze(&r, &root, "a", false);
+    pass(&root, 30 * NS_PER_S);
+    expect_gone(&r, &root, "a");
+    fixture_close(&r, ctx);
+}
+
 /* --- the Sandbox API --- */
 
 static void begin_sandbox(struct fixture *r, struct ctx *ctx)
 {
     AUTO_FREE char *bundle = str_format("%s/s", r->dir);
-    const char *const servers[] = { "10.0.0.1", NULL };
-    const struct sandbox_create c = {
-        .id = "s", .bundle = bundle, .netns = "/n", .spec = "{}", .dns_servers = servers
-    };
+    const char *const servers[] = { "10.0.0.1", NULL }, *const search[] = { "a.b", NULL };
+    const struct sandbox_create c = { .id = "s",
+                                      .bundle = bundle,
+                                      .netns = "/n",
+                                      .spec = "{}",
+                                      .dns_servers = servers,
+                                      .dns_search = search };
     struct sandbox_view v = { 0 };
     struct err err = ERR_INIT;
 
     ASSERT_OK(sandbox_create(ctx, r->registry, &c, &err), err);
     ASSERT_OK(sandbox_start(ctx, r->registry, "s", &v, &err), err);
+}
+
+static void expect_sandbox(struct fixture *r)
+{
+    const struct sandbox *s = r->registry->sandbox;
+
+    ASSERT_STR(s->netns, "/n");
+    ASSERT(str_ends(s->bundle, "/s"));
+    ASSERT_STR(s->dns.servers[0], "10.0.0.1");
+    ASSERT_STR(s->dns.search[0], "a.b");
+    ASSERT(container_pod(s->holder)->dns == &s->dns);
+    ASSERT(spec_json(s->spec) != NULL);
 }
 
 static struct sandbox_view sandbox(struct fixture *r)
@@ -320,6 +524,7 @@ TEST_VIRTUAL(a_sandbox_is_continued_until_it_is_shut_down)
     fixture_start(&r, &root, "a", "");
     before = sandbox(&r);
     replace(&r, &root);
+    expect_sandbox(&r);
     after = sandbox(&r);
     ASSERT_EQ(after.state, SANDBOX_READY);
     ASSERT(after.pid > 0 && after.pid == before.pid);
@@ -338,6 +543,8 @@ TEST_VIRTUAL(a_sandbox_is_continued_until_it_is_shut_down)
     after = sandbox(&r);
     ASSERT_EQ(after.state, SANDBOX_SHUT);
     ASSERT_EQ(after.exited_wall_ns, before.exited_wall_ns);
+    ASSERT_EQ(after.exit_status, before.exit_status);
+    ASSERT(r.registry->sandbox->asked);
     ASSERT(registry_idle(r.registry));
     fixture_close(&r, ctx);
 }
