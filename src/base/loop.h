@@ -54,6 +54,8 @@ int loop_changes_new(struct loop *loop, int fd, struct loop_changes **ret, struc
 int loop_changes_wait(struct ctx *ctx, struct loop_changes *c, const char *why, struct err *err);
 void loop_changes_free(struct loop_changes *c);
 
+/* Until no other fiber can run, and one has run since the last call: then all others wait. */
+int loop_wait_idle(struct ctx *ctx, const char *why, struct err *err);
 /* Each fiber but the current one, oldest first, until fn returns false. why: what it waits for;
  * NULL: it is ready to run. */
 void loop_each_fiber(const struct loop *loop,

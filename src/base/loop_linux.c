@@ -24,6 +24,7 @@ struct loop *loop_new(const struct loop_opts *opts)
     loop->epoll = loop->signal_fd = loop->signals.fd = -1;
     list_init(&loop->fibers);
     list_init(&loop->orphans);
+    waitq_init(&loop->idle);
     fiber_fill_reserve(loop);
     if (opts && opts->virtual_time) {
         loop->virtual_time = true;
@@ -265,6 +266,7 @@ static void run_ready(struct loop *loop)
 
         if (loop->ready_head == loop->ready_n)
             loop->ready_head = loop->ready_n = 0;
+        loop->switches++;
         fiber_resume(f);
     }
 }
@@ -276,6 +278,11 @@ size_t loop_run(struct loop *loop)
         run_ready(loop);
         if (loop->stopped || loop->n_fibers == 0)
             break;
+        if (loop->ready_head == loop->ready_n && loop->n_idle > 0 &&
+            loop->switches != loop->idle_seen) {
+            loop->idle_seen = loop->switches + loop->n_idle;
+            waitq_wake_all(&loop->idle);
+        }
         if (loop->virtual_time) {
             if (loop->ready_head < loop->ready_n)
                 continue;
@@ -424,6 +431,16 @@ void loop_changes_free(struct loop_changes *c)
 }
 
 /* --- looking at it --- */
+
+int loop_wait_idle(struct ctx *ctx, const char *why, struct err *err)
+{
+    ctx->loop->n_idle++;
+
+    int r = waitq_wait(ctx, &ctx->loop->idle, why, err);
+
+    ctx->loop->n_idle--;
+    return r;
+}
 
 void loop_each_fiber(const struct loop *loop,
                      bool (*fn)(void *arg, const char *name, const char *why), void *arg)

@@ -115,6 +115,10 @@ struct loop {
     size_t n_spare;
     void *reserve[LOOP_RESERVE_STACKS];
     size_t n_reserve;
+    uint64_t switches;  /* to a fiber, ever */
+    struct waitq idle;  /* loop_wait_idle */
+    unsigned n_idle;    /* fibers in it */
+    uint64_t idle_seen; /* switches, once those that were woken have looked */
     struct list orphans;
     struct fiber *ended; /* to be freed after the switch */
 };

@@ -478,6 +478,12 @@ void saved_close(struct saved *s)
 
 /* --- descriptors --- */
 
+static void note_fd(struct saved *s, int fd)
+{
+    s->fds = mem_grow(s->fds, s->n_fds, &s->fds_cap, sizeof(*s->fds));
+    s->fds[s->n_fds++] = fd;
+}
+
 static void write_fd(struct saved *s, const char *what, int fd)
 {
     struct stat st;
@@ -495,8 +501,7 @@ static void write_fd(struct saved *s, const char *what, int fd)
     saved_u64(s, FD_DEV, &dev);
     saved_u64(s, FD_INO, &ino);
     saved_u32(s, FD_MODE, &mode);
-    s->fds = mem_grow(s->fds, s->n_fds, &s->fds_cap, sizeof(*s->fds));
-    s->fds[s->n_fds++] = fd;
+    note_fd(s, fd);
 }
 
 static void read_fd(struct saved *s, const char *what, int *ret)
@@ -516,7 +521,7 @@ static void read_fd(struct saved *s, const char *what, int *ret)
     else if (st.st_dev != dev || st.st_ino != ino || (st.st_mode & S_IFMT) != mode)
         saved_fail(s, "%s: descriptor %" PRIu64 " is another file", what, number);
     else
-        *ret = (int)number;
+        note_fd(s, *ret = (int)number);
 }
 
 void saved_fd(struct saved *s, uint32_t field, const char *what, int *fd)

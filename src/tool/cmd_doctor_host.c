@@ -343,6 +343,22 @@ static enum doctor_status check_leftovers(struct ctx *ctx, struct doctor *d)
                       c.alive == 1 ? "" : "s");
 }
 
+static enum doctor_status check_shims(struct ctx *ctx, struct doctor *d)
+{
+    struct err err = ERR_INIT;
+    size_t behind = 0;
+
+    if (tool_list(ctx, d->tool, &err) < 0)
+        return doctor_say(d, DOCTOR_FAILED, ROOT_FIX, "%s", err.msg);
+    for (size_t i = 0; i < d->tool->shims.n; i++)
+        behind += shim_is_behind(&d->tool->shims.v[i]);
+    if (behind > 0)
+        return doctor_say(d, DOCTOR_WARNING, "lcow upgrade --all",
+                          "%zu of %zu run another version than %s", behind, d->tool->shims.n,
+                          LCOW_VERSION);
+    return doctor_say(d, DOCTOR_OK, NULL, "%zu, all of version %s", d->tool->shims.n, LCOW_VERSION);
+}
+
 const struct doctor_check doctor_host_checks[] = {
     { "netns", check_netns },
     { "tun", check_tun },
@@ -355,5 +371,6 @@ const struct doctor_check doctor_host_checks[] = {
     { "pci", check_pci },
     { "containerd", check_containerd },
     { "leftovers", check_leftovers },
+    { "shims", check_shims },
     { NULL },
 };

@@ -91,7 +91,11 @@ static void put_shim(struct table *t, const struct shim *s)
     sbuf_addf(t->out, "%5" PRIu64 " MiB  %2" PRIu64 "  ", doc_number(vm, "memory_mib"),
               doc_number(vm, "cpus"));
     put_age(t, doc_number(vm, "started_ns"));
-    sbuf_adds(t->out, json_is_true(json_object_get(vm, "log_lost")) ? "  no guest log\n" : "\n");
+    if (json_is_true(json_object_get(vm, "log_lost")))
+        sbuf_adds(t->out, "  no guest log");
+    if (shim_is_behind(s))
+        sbuf_addf(t->out, "  shim %s", s->version);
+    sbuf_addc(t->out, '\n');
     for (size_t i = 0; i < json_array_size(list); i++)
         put_container(t, s, json_array_get(list, i));
 }
@@ -137,9 +141,11 @@ static int run(struct ctx *ctx, struct tool *t, struct err *err)
 const struct args_cmd ps_command = {
     .name = "ps",
     .summary = "List sandboxes, their VMs and containers.",
-    .text = "Queries each shim and each `lcow boot --keep`, not containerd. A shim that does not "
-            "answer within 5 s is listed with the reason. \"no guest log\": the shim could not "
-            "receive the VM's log, and the VM runs without it.",
+    .text =
+        "Queries each shim and each `lcow boot --keep`, not containerd. A shim that does not "
+        "answer within 5 s is listed with the reason. \"no guest log\": the shim could not "
+        "receive the VM's log, and the VM runs without it. \"shim VERSION\": another version than "
+        "the installed one runs; lcow upgrade changes that.",
     .exits = "1 if a shim did not answer",
     .opts = ARGS_OPTIONS(
         { "execs", 'e', ARGS_FLAG, NULL, OPT(execs), "also list the processes of execs" },

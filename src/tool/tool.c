@@ -14,11 +14,19 @@
 
 const struct args_cmd *const tool_commands[] = {
     /* in the order of the help */
-    &boot_command,     &ps_command,       &top_command,      &inspect_command,    &explain_command,
-    &logs_command,     &events_command,   &timeline_command, &console_command,    &stacks_command,
-    &tasks_command,    &exec_command,     &cp_command,       &share_command,      &volume_command,
-    &metrics_command,  &overhead_command, &report_command,   &doctor_command,     &template_command,
-    &cpugroup_command, &config_command,   &gc_command,       &completion_command, NULL
+    &boot_command,       &ps_command,
+    &top_command,        &inspect_command,
+    &explain_command,    &logs_command,
+    &events_command,     &timeline_command,
+    &console_command,    &stacks_command,
+    &tasks_command,      &exec_command,
+    &cp_command,         &share_command,
+    &volume_command,     &metrics_command,
+    &overhead_command,   &report_command,
+    &doctor_command,     &template_command,
+    &cpugroup_command,   &upgrade_command,
+    &config_command,     &gc_command,
+    &completion_command, NULL
 };
 
 const struct args_opts tool_global_opts =

@@ -63,9 +63,9 @@ struct tool_opts {
     bool json;
     bool execs, whole, once, follow, kernel, agent, shim, container, no_output;
     bool vm, terminal, interactive, writable, compare, retest, origin, syntax;
-    bool dry_run, force, all, again, allow_emulation, kvm, keep, cold;
+    bool dry_run, force, all, again, allow_emulation, kvm, keep, cold, after_install;
     uint32_t seconds, lines, memory_mib, cpus, repeat, bench_bridge;
-    const char *cwd, *format, *listen, *output, *containerd, *containerd_version;
+    const char *cwd, *format, *listen, *output, *program, *containerd, *containerd_version;
     struct args_optional timeline, json_file; /* of `boot` */
     const char *volume_path, *mount_info, *device, *fs_type, *options, *fs_group, *fs_group_policy,
         *size;
@@ -119,7 +119,7 @@ extern const struct args_cmd boot_command, completion_command, config_command, c
     cp_command, cpugroup_command, doctor_command, events_command, exec_command, explain_command,
     gc_command, inspect_command, logs_command, metrics_command, overhead_command, ps_command,
     report_command, runtimeclass_command, share_command, stacks_command, tasks_command,
-    template_command, timeline_command, top_command, volume_command;
+    template_command, timeline_command, top_command, upgrade_command, volume_command;
 
 /* "lcow: error: …" on stderr, wrapped; returns code. */
 int tool_fail(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

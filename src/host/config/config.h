@@ -47,6 +47,7 @@ struct config {
     char *allow_devices;     /* devices.h; the same */
     char *cpu_group_dir;     /* cpugroup.h */
     bool run_hooks;          /* hooks = run */
+    bool auto_upgrade;       /* upgrade = auto */
     char *shim_cgroup;       /* "none", "pod" or a path */
     char *run_root;
     char *scratch_dir;

@@ -89,6 +89,11 @@ const struct config_key config_keys[] = {
       "(prestart, createRuntime, poststart, poststop; nerdctl and CDI use them):\n"
       "run them, or refuse the container.",
       WORDS("refuse", "run") },
+    { "host", "upgrade", KEY_EITHER, "manual", 0, 0, FIELD(auto_upgrade),
+      "What the installation of a new version does with the shims of running pods.\n"
+      "manual: it says how many run an older version. auto: it upgrades them, as\n"
+      "lcow upgrade --all does.",
+      WORDS("manual", "auto") },
     { "host", "shim_cgroup", KEY_CGROUP, "none", 0, 0, FIELD(shim_cgroup),
       "Cgroup of the shim: none (containerd's), pod (the pod's, with its VM), or a\n"
       "path, which is created if it is missing and not removed. With pod, the\n"

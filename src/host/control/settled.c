@@ -9,6 +9,22 @@ static const struct {
     const char *fiber; /* the beginning of its name */
     const char *why;   /* what it waits for */
 } waits[] = {
+    /* host/shim, host/rpc */
+    { "serve", "something to serve" },
+    { "resume", "something to serve" },
+    { "rpc listener", "accept" },
+    { "rpc connection", "read" },
+    { "rpc connection", "the end of an upgrade" },
+    { "rpc watchdog", "requests" },
+    { "rpc Wait", "the process to end" },
+    { "rpc WaitSandbox", "the sandbox to end" },
+    { "rpc client", "read" },
+    { "publisher", "the next event" },
+    { "publisher", "sleep" },
+    { "tracer", "spans" },
+    { "watch", "nothing left to serve" },
+
+    /* host/io */
     { "io fifo", "a reader of the remaining output" },
     { "io file", "a pipe to a file" },
     { "io stderr", "read" },
@@ -17,6 +33,21 @@ static const struct {
     { "io stdin", "write" },
     { "io stdout", "read" },
     { "io stdout", "write" },
+
+    /* host/control */
+    { "anchor ", "child's end" },
+    { "forsaken ", "the process to end" },
+    { "forsaken ", "to delete a forsaken container" },
+    { "killed ", "a killed process to end" },
+    { "oom ", "out of memory in the guest" },
+    { "sandbox.watch ", "the process to end" },
+    { "vm.check-clock ", "the next look at the guest's clock" },
+    { "vm.clock ", "the wall clock to be set" },
+    { "vm.lost ", "the bridge to close" },
+    { "vm.reap ", "qemu's end" },
+    { "watch ", "a process to end" },
+
+    /* host/bridge, host/vmm/qemu */
     { "bridge.entropy", "the guest to dial" },
     { "bridge.log", "read" },
     { "bridge.log", "sleep" }, /* the guest wrote too fast: the bucket knows */
@@ -32,30 +63,15 @@ static const struct {
     { "qemu watch", "child's end" },
     { "qmp read", "read" },
     { "qmp write", "qmp: commands to send" },
-    { "rpc listener", "accept" },
-
-    /* host/control */
-    { "anchor ", "child's end" },
-    { "forsaken ", "the process to end" },
-    { "forsaken ", "to delete a forsaken container" },
-    { "killed ", "a killed process to end" },
-    { "oom ", "out of memory in the guest" },
-    { "sandbox.watch ", "the process to end" },
-    { "vm.check-clock ", "the next look at the guest's clock" },
-    { "vm.clock ", "the wall clock to be set" },
-    { "vm.lost ", "the bridge to close" },
-    { "vm.reap ", "qemu's end" },
-    { "watch ", "a process to end" },
 
     /* host/device */
     { "port ", "both ways of a connection" },
     { "port ", "read" },
-    { "port ", "write" },
     { "ports ", "a connection to end" },
     { "ports ", "connections to the pod's ports" },
 };
 
-bool settled_at(const char *name, const char *why)
+static bool is_listed(const char *name, const char *why)
 {
     for (size_t i = 0; why && i < ARRAY_LEN(waits); i++)
         if (str_starts(name, waits[i].fiber) && str_eq(why, waits[i].why))
@@ -65,7 +81,7 @@ bool settled_at(const char *name, const char *why)
 
 static bool look(void *arg, const char *name, const char *why)
 {
-    if (settled_at(name, why))
+    if (is_listed(name, why))
         return true;
     (void)err_because(arg, REASON_UPGRADE_REFUSED, ERR_STATE,
                       "a change is under way: %s waits for %s", name, why ? why : "its turn");

@@ -15,29 +15,12 @@
 #define FRAMES_AT_ONCE 16                 /* then other fibers run, however fast this client is */
 #define MESSAGE_MAX (TTRPC_BODY_MAX - 16) /* leaves room for the response around the message */
 
-struct rpc_call {
-    struct list node; /* of the connection */
-    struct rpc_conn *conn;
-    uint32_t id;
-    const struct rpc_entry *entry;
-    const struct rpc_method *method;
-    struct ctx ctx, named; /* the handler's: with the operation, and with the ids as well */
-    uint64_t since_ns;
-    bool told_slow; /* the watchdog has reported it */
-    uint8_t *body;  /* owns; payload borrows from it */
-    struct pb_slice payload;
-    void *req;                 /* the decoded payload */
-    struct rpc_stream *stream; /* for a streaming method */
-    size_t mem;                /* bytes that are accounted for */
-    struct span *span;         /* NULL: not traced */
-    char *trace_state;         /* the span borrows it */
-};
-
 static void conn_unref(struct rpc_conn *c)
 {
     if (--c->refs > 0)
         return;
     rpc_wire_release(&c->wire);
+    sbuf_release(&c->unread);
     cancel_release(&c->cancel);
     free(c);
 }
@@ -344,9 +327,9 @@ static void call_main(void *arg)
 }
 
 /* Starts the fiber. Takes body, whose length is accounted for already. */
-static void call_start(struct rpc_conn *c, const struct rpc_entry *entry,
-                       const struct rpc_method *method, const struct ttrpc_header *h, uint8_t *body,
-                       const struct ttrpc_request *r)
+static struct rpc_call *call_start(struct rpc_conn *c, const struct rpc_entry *entry,
+                                   const struct rpc_method *method, const struct ttrpc_header *h,
+                                   uint8_t *body, const struct ttrpc_request *r)
 {
     struct rpc_server *s = c->server;
     struct rpc_call *call = mem_new(struct rpc_call);
@@ -359,6 +342,7 @@ static void call_start(struct rpc_conn *c, const struct rpc_entry *entry,
                                .ctx = ctx_with_id(&c->ctx, LK_OPERATION, method->name),
                                .since_ns = loop_now(s->loop),
                                .body = body,
+                               .body_len = h->len,
                                .payload = r->payload,
                                .mem = h->len };
     if (method->limit_ns)
@@ -384,6 +368,7 @@ static void call_start(struct rpc_conn *c, const struct rpc_entry *entry,
     s->used += !method->uncounted;
     watched(call, 1);
     fiber_go(s->loop, call_main, call, "rpc %s", method->name);
+    return call;
 }
 
 /* --- in --- */
@@ -438,11 +423,35 @@ static void dispatch(struct rpc_conn *c, const struct ttrpc_header *h, uint8_t *
     else if (fiber_admit(s->loop, &full) < 0)
         refuse(c, h->stream, full.code, "%s", full.msg);
     else {
-        call_start(c, entry, method, h, body, &r);
+        (void)call_start(c, entry, method, h, body, &r);
         return;
     }
     s->mem -= h->len;
     free(body);
+}
+
+int rpc_conn_again(struct rpc_conn *c, uint32_t id, uint8_t *body, size_t len, uint64_t since_ns,
+                   uint64_t deadline)
+{
+    const struct ttrpc_header h = { (uint32_t)len, id, TTRPC_REQUEST, 0 };
+    const struct rpc_entry *entry = NULL;
+    const struct rpc_method *method = NULL;
+    struct ttrpc_request r;
+
+    if (ttrpc_request_decode((struct pb_slice){ body, len }, &r) == 0 &&
+        (entry = find_entry(c->server, r.service)))
+        method = find_method(entry->service, r.method);
+    if (!method || !method->resumable) {
+        free(body);
+        return -1;
+    }
+    c->server->mem += len;
+
+    struct rpc_call *call = call_start(c, entry, method, &h, body, &r);
+
+    call->since_ns = since_ns;
+    call->ctx.deadline = call->named.deadline = deadline;
+    return 0;
 }
 
 /* True if the frame's body must be read and handled. */
@@ -501,7 +510,12 @@ static int next_frame(struct rpc_conn *c, struct rpc_in *in, struct err *err)
     while (c->wire.out_bytes > RPC_OUT_SOFT && !c->wire.broken)
         if (waitq_wait(&c->ctx, &c->wire.room, "client reads", err) < 0)
             return -1;
-    r = rpc_in_header(&c->ctx, in, &h, err);
+    r = rpc_in_wait(&c->ctx, in, err);
+    while (r > 0 && c->server->held)
+        if (waitq_wait(&c->ctx, &c->server->released, "the end of an upgrade", err) < 0)
+            return -1;
+    if (r > 0)
+        r = rpc_in_header(&c->ctx, in, &h, err);
     if (r <= 0)
         return r;
     return read_frame(c, in, &h, err) < 0 ? -1 : 1;
@@ -514,6 +528,11 @@ static void conn_main(void *arg)
     struct rpc_in in = { .stream = c->wire.stream };
     int r;
 
+    if (c->unread.len > 0)
+        memcpy(in.buf, c->unread.data, c->unread.len);
+    in.end = (unsigned)c->unread.len;
+    sbuf_release(&c->unread);
+    c->in = &in;
     for (unsigned n = 1; (r = next_frame(c, &in, &c->why)) > 0; n++)
         if (n % FRAMES_AT_ONCE == 0)
             fiber_yield(s->loop);
@@ -529,7 +548,7 @@ static void conn_main(void *arg)
     rpc_server_unref(s);
 }
 
-void rpc_server_serve(struct rpc_server *s, struct stream *stream)
+struct rpc_conn *rpc_conn_new(struct rpc_server *s, struct stream *stream)
 {
     struct rpc_conn *c = mem_new(struct rpc_conn);
 
@@ -544,4 +563,10 @@ void rpc_server_serve(struct rpc_server *s, struct stream *stream)
     s->n_conns++;
     s->refs++;
     fiber_go(s->loop, conn_main, c, "rpc connection");
+    return c;
+}
+
+void rpc_server_serve(struct rpc_server *s, struct stream *stream)
+{
+    (void)rpc_conn_new(s, stream);
 }

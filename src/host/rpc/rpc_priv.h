@@ -22,6 +22,8 @@ struct rpc_server {
     struct cancel accepting;
     int listener; /* of its fiber */
     bool stopping;
+    bool held;             /* no further request is started */
+    struct waitq released; /* held became false */
     unsigned n_conns, n_calls;
     void (*on_alone)(void *arg); /* may be NULL */
     void *on_alone_arg;
@@ -43,7 +45,9 @@ struct rpc_conn {
     unsigned refs; /* the reader, each call, the writer */
     struct rpc_wire wire;
     struct cancel cancel;
-    struct ctx ctx; /* of reading and writing */
+    struct ctx ctx;     /* of reading and writing */
+    struct rpc_in *in;  /* of the reader, on its stack; NULL: it has not run yet */
+    struct sbuf unread; /* what it begins with */
     struct list calls, streams;
     unsigned n_calls;
     uint32_t last_id, last_stream; /* of a request, and of one that opened a stream */
@@ -51,6 +55,32 @@ struct rpc_conn {
     uint64_t answered_ns;          /* when its last answer was queued; 0: none was */
     struct err why; /* why it ended; here, so that the reader's stack fits into a page */
 };
+
+struct rpc_call {
+    struct list node; /* of the connection */
+    struct rpc_conn *conn;
+    uint32_t id;
+    const struct rpc_entry *entry;
+    const struct rpc_method *method;
+    struct ctx ctx, named; /* the handler's: with the operation, and with the ids as well */
+    uint64_t since_ns;
+    bool told_slow; /* the watchdog has reported it */
+    uint8_t *body;  /* owns; payload borrows from it */
+    size_t body_len;
+    struct pb_slice payload;
+    void *req;                 /* the decoded payload */
+    struct rpc_stream *stream; /* for a streaming method */
+    size_t mem;                /* bytes that are accounted for */
+    struct span *span;         /* NULL: not traced */
+    char *trace_state;         /* the span borrows it */
+};
+
+/* rpc_conn.c, for rpc_save.c. Starts to read; takes stream. */
+struct rpc_conn *rpc_conn_new(struct rpc_server *s, struct stream *stream);
+/* A call that was saved: the same request once more, on the same stream. Takes body. -1: there is
+ * no such method. */
+int rpc_conn_again(struct rpc_conn *c, uint32_t id, uint8_t *body, size_t len, uint64_t since_ns,
+                   uint64_t deadline);
 
 /* --- rpc_stream.c --- */
 

@@ -20,12 +20,14 @@ struct rpc_server *rpc_server_new(struct loop *loop)
 
     s->loop = loop;
     s->refs = 1;
+    s->listener = -1;
     list_init(&s->entries);
     list_init(&s->conns);
     cancel_init(&s->life, NULL);
     cancel_init(&s->accepting, &s->life);
     waitq_init(&s->changed);
     waitq_init(&s->watch_q);
+    waitq_init(&s->released);
     s->refused_log.burst = REFUSED_LOG_BURST;
     return s;
 }
@@ -170,7 +172,7 @@ static void listener_main(void *arg)
                                        : waitq_wait(&ctx, &s->changed, "fewer connections", &err);
     if (!s->accepting.fired)
         log_error(&ctx, "no longer accepting connections", F_ERR(&err));
-    fd_close(s->listener);
+    fd_close(TAKE_FD(s->listener));
     rpc_server_unref(s);
 }
 

@@ -22,6 +22,7 @@ struct ctx;
 struct err;
 struct loop;
 struct rpc_server;
+struct saved;
 struct span_sink;
 struct stream;
 
@@ -54,6 +55,8 @@ struct rpc_method {
      * repeat State and Stats indefinitely, and would fill the journal. */
     bool minor;
     bool uncounted; /* rpc_stats.used does not count it */
+    /* Changes nothing while it waits: it is saved with its request, and begins again (saved.h). */
+    bool resumable;
 };
 /* The handler with its own types, then fields of struct rpc_method:
  *     int fn(struct ctx *, Self *, const Req *, Resp *, struct err *)
@@ -118,3 +121,9 @@ struct rpc_stats {
     uint64_t used; /* requests that count as use, since the start */
 };
 struct rpc_stats rpc_server_stats(const struct rpc_server *s);
+
+/* While the server is held, no further request is started: bytes wait in the sockets. */
+void rpc_server_hold(struct rpc_server *s, bool held);
+/* Connections, and the calls that wait on them, for saved.h. Everything else must be answered.
+ * Reading: into a new server with all its services. */
+void rpc_server_saved(struct saved *sv, struct rpc_server *s);

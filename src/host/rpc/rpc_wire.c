@@ -143,17 +143,25 @@ int rpc_in_read(struct ctx *ctx, struct rpc_in *in, void *data, size_t len, stru
     return 0;
 }
 
+int rpc_in_wait(struct ctx *ctx, struct rpc_in *in, struct err *err)
+{
+    size_t n = 1;
+
+    in->between = true;
+    if (in->start == in->end && refill(ctx, in, &n, err) < 0)
+        return -1;
+    return n > 0;
+}
+
 int rpc_in_header(struct ctx *ctx, struct rpc_in *in, struct ttrpc_header *ret, struct err *err)
 {
     uint8_t bytes[TTRPC_HEADER_BYTES];
-    size_t n;
 
-    if (in->start == in->end) {
-        if (refill(ctx, in, &n, err) < 0)
-            return -1;
-        if (n == 0)
-            return 0;
-    }
+    int r = rpc_in_wait(ctx, in, err);
+
+    in->between = false;
+    if (r <= 0)
+        return r;
     if (rpc_in_read(ctx, in, bytes, sizeof(bytes), err) < 0)
         return -1;
     ttrpc_header_decode(bytes, ret);

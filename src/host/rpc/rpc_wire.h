@@ -46,8 +46,11 @@ int rpc_wire_drain(struct ctx *ctx, struct rpc_wire *w, struct err *err);
 struct rpc_in {
     struct stream *stream; /* borrows */
     unsigned start, end;
+    bool between; /* waits for the first byte of a frame, or has not begun to decode it */
     uint8_t buf[RPC_IN_BYTES];
 };
+/* Until there is a byte of the next frame: 1; 0 if the stream has ended, -1. */
+int rpc_in_wait(struct ctx *ctx, struct rpc_in *in, struct err *err);
 /* 1 and a header, 0 if the stream ended between two frames, -1. */
 int rpc_in_header(struct ctx *ctx, struct rpc_in *in, struct ttrpc_header *ret, struct err *err);
 int rpc_in_read(struct ctx *ctx, struct rpc_in *in, void *data, size_t len, struct err *err);

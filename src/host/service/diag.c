@@ -180,6 +180,26 @@ static int set_cpu_group(struct ctx *ctx, struct service *s, const Lcow__SetCpuG
     return registry_set_cpu_group(ctx, s->opts.registry, req->name, err);
 }
 
+static int upgrade(struct ctx *ctx, struct service *s, const Lcow__UpgradeRequest *req,
+                   Lcow__UpgradeResponse *resp, struct err *err)
+{
+    char from[SERVICE_VERSION_SIZE] = "", to[SERVICE_VERSION_SIZE] = "";
+    const struct service_upgrade u = { .program = req->program,
+                                       .dry_run = req->dry_run,
+                                       .token = req->token,
+                                       .ret_from = from,
+                                       .ret_to = to,
+                                       .ret_pause_ns = &resp->pause_ns };
+
+    if (!s->opts.on_upgrade)
+        return err_set(err, ERR_UNIMPLEMENTED, "this VM has no shim of containerd's to upgrade");
+    if (s->opts.on_upgrade(ctx, s->opts.arg, &u, err) < 0)
+        return -1;
+    pb_set_str(&resp->from, from);
+    pb_set_str(&resp->to, to);
+    return 0;
+}
+
 #define DIAG(method, fn, Message, ...)                                                             \
     RPC_METHOD(method, fn, struct service, Diag__##Message##Request, Diag__##Message##Response,    \
                __VA_ARGS__)
@@ -204,6 +224,7 @@ static const struct rpc_method own_methods[] = {
     LCOW(Expect, expect),
     LCOW(ResizeDisk, resize_disk),
     LCOW(SetCpuGroup, set_cpu_group),
+    LCOW(Upgrade, upgrade, .uncounted = true, .resumable = true),
 };
 static const struct rpc_service own_service = { &lcow__shim__descriptor, own_methods,
                                                 ARRAY_LEN(own_methods) };

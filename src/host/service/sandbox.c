@@ -407,7 +407,7 @@ static const struct rpc_method methods[] = {
     SERVICE_METHOD("StopSandbox", stop, StopSandboxRequest, StopSandboxResponse,
                    .limit_ns = STOP_TIMEOUT_MAX_S * NS_PER_S + STOP_LIMIT),
     SERVICE_METHOD("WaitSandbox", wait, WaitSandboxRequest, WaitSandboxResponse, .patient = true,
-                   MINOR),
+                   .resumable = true, MINOR),
     SERVICE_METHOD("SandboxStatus", status, SandboxStatusRequest, SandboxStatusResponse, MINOR),
     SERVICE_METHOD("PingSandbox", ping, PingRequest, PingResponse, MINOR),
     SERVICE_METHOD("ShutdownSandbox", shut_down, ShutdownSandboxRequest, ShutdownSandboxResponse,

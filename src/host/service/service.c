@@ -1,6 +1,7 @@
 /* service.c - the object behind the services, and code that their handlers share. */
 #include "base/clock.h"
 #include "base/loop.h"
+#include "base/saved.h"
 #include "base/str.h"
 #include "host/control/container.h"
 #include "host/control/forsaken.h"
@@ -33,6 +34,13 @@ void service_add_to(struct service *s, struct rpc_server *server)
     service_add_sandbox(s, server);
     service_add_streaming(s, server);
     service_add_diag(s, server);
+}
+
+void service_saved(struct saved *sv, struct service *s)
+{
+    saved_u32(sv, 1, &s->expected);
+    saved_u64(sv, 2, &s->expected_until);
+    saved_u64(sv, 3, &s->asked_to_leave);
 }
 
 void service_refuse(struct service *s)

@@ -11,10 +11,12 @@
 #include <stdint.h>
 
 struct Any;
+struct ctx;
 struct err;
 struct loop;
 struct registry;
 struct rpc_server;
+struct saved;
 struct service;
 
 #define SERVICE_TASK_V2 "containerd.task.v2.Task"
@@ -24,6 +26,16 @@ struct service;
 #define SERVICE_DIAG "containerd.runhcs.v1.diag.ShimDiag"
 #define SERVICE_LCOW "lcow.v1.Shim"
 #define SERVICE_ID_MAX 76 /* bytes of a container's, exec's or namespace's name */
+
+/* Upgrade (api/lcow.proto): the request, and the answer. */
+struct service_upgrade {
+    const char *program;
+    bool dry_run;
+    uint64_t token;
+    char *ret_from, *ret_to; /* to an array of SERVICE_VERSION_SIZE */
+    uint64_t *ret_pause_ns;
+};
+#define SERVICE_VERSION_SIZE 64
 
 struct service_opts {
     struct loop *loop;
@@ -36,6 +48,8 @@ struct service_opts {
     /* Applies the runtime options of a Create or CreateSandbox, or fails. Must not wait. May be
      * NULL. */
     int (*on_options)(void *arg, const struct Any *options, struct err *err);
+    /* Upgrade. Waits. NULL: unsupported. */
+    int (*on_upgrade)(struct ctx *ctx, void *arg, const struct service_upgrade *u, struct err *err);
     void *arg;
 };
 struct service *service_new(const struct service_opts *o);
@@ -44,6 +58,9 @@ AUTO_DEFINE(struct service *, service_free);
 void service_add_to(struct service *s, struct rpc_server *server);
 /* Adds only ShimDiag and lcow's own service, for a VM that containerd does not know. */
 void service_add_diag(struct service *s, struct rpc_server *server);
+
+/* What it has counted, for saved.h. */
+void service_saved(struct saved *sv, struct service *s);
 
 /* From now on, Create answers ERR_UNAVAILABLE: the shim is shutting down. */
 void service_refuse(struct service *s);

@@ -367,7 +367,8 @@ static const struct rpc_method methods[] = {
     SERVICE_METHOD("ResizePty", task_resize, ResizePtyRequest, Empty, MINOR),
     SERVICE_METHOD("CloseIO", task_close_io, CloseIORequest, Empty, MINOR),
     SERVICE_METHOD("Update", task_update, UpdateTaskRequest, Empty, .limit_ns = UPDATE_LIMIT),
-    SERVICE_METHOD("Wait", task_wait, WaitRequest, WaitResponse, .patient = true, MINOR),
+    SERVICE_METHOD("Wait", task_wait, WaitRequest, WaitResponse, .patient = true, .resumable = true,
+                   MINOR),
     /* Monitoring calls it as well, which must not keep the shim running. */
     SERVICE_METHOD("Stats", task_stats, StatsRequest, StatsResponse, MINOR, .uncounted = true),
     SERVICE_METHOD("Connect", task_connect, ConnectRequest, ConnectResponse),

@@ -126,9 +126,10 @@ TEST(B5_runtime_info_names_features_and_mounts_and_echoes_options)
     ASSERT(lists(js_get(js_get(l, "seccomp"), "archs"), "SCMP_ARCH_X86_64"));
     ASSERT(lists(js_get(l, "namespaces"), "user"));
     ASSERT(json_is_true(js_get(js_get(js_get(l, "mountExtensions"), "idmap"), "enabled")));
-    ASSERT_EQ(m->n_annotations, 1);
+    ASSERT_EQ(m->n_annotations, 2);
     ASSERT_STR(m->annotations[0]->key, b5->annotations[0]->key);
     ASSERT_STR(m->annotations[0]->value, ROOTFS_ALLOW_MOUNTS);
+    ASSERT_STR(m->annotations[1]->key, SHIM_SAVED_KEY);
 }
 
 TEST(ws03_older_containerd_and_its_options_are_understood)

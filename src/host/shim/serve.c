@@ -6,6 +6,7 @@
 #include "base/fiber.h"
 #include "base/log.h"
 #include "base/loop.h"
+#include "base/saved.h"
 #include "base/scrub.h"
 #include "base/stall.h"
 #include "host/config/config.h"
@@ -23,6 +24,7 @@
 #include "host/shim/bootstrap.h"
 #include "host/shim/group.h"
 #include "host/shim/publisher.h"
+#include "host/shim/serve_priv.h"
 #include "host/shim/shim_priv.h"
 #include "host/shim/tracer.h"
 #include "host/shim/watch.h"
@@ -44,31 +46,6 @@
 #define LOOK_LIMIT (5 * NS_PER_S)
 #define STUCK_LIMIT (5 * NS_PER_S)
 #define SLOW_LIMIT (30 * NS_PER_S) /* a request that takes longer is logged */
-
-struct shim {
-    struct loop *loop;
-    const struct shim_args *args;
-    const struct shim_backend *backend;
-    struct config config;
-    struct bootstrap options; /* the options at the start */
-    struct events *events;
-    struct registry *registry;
-    struct service *service;
-    struct rpc_server *server;
-    struct publisher *publisher;
-    struct tracer *tracer;  /* NULL: off */
-    struct group_file file; /* its group, address and run root */
-    struct stat socket;     /* the socket at the start; st_ino 0: none */
-    int address_fd;         /* keeps the address connectable until the process ends */
-    struct latch stop;
-    bool leaving;
-    const char *stop_why; /* static text */
-    struct watch *watch;
-    struct journal *journal; /* NULL: there is none */
-    struct cgroup *home;     /* registry_opts.home */
-    struct stall *stall;     /* NULL: there is none */
-    bool erred;              /* an error occurred: the journal is kept for `lcow explain` */
-};
 
 /* True if the socket is still ours. If it was removed or replaced, the shim must not touch it. */
 static bool has_socket(const struct shim *s)
@@ -393,6 +370,11 @@ static int on_options(void *arg, const Any *any, struct err *err)
     return 0;
 }
 
+static int on_upgrade(struct ctx *ctx, void *arg, const struct service_upgrade *u, struct err *err)
+{
+    return upgrade_run(ctx, arg, u, err);
+}
+
 /* The socket that `start` created; for `serve -socket …`, a new one. */
 static int find_listener(struct shim *s, int *ret_fd, struct err *err)
 {
@@ -417,7 +399,7 @@ static int find_listener(struct shim *s, int *ret_fd, struct err *err)
     return 0;
 }
 
-static void begin(struct shim *s, int listener, bool stats_v2)
+static void begin(struct shim *s, bool stats_v2)
 {
     const char *ttrpc = getenv("TTRPC_ADDRESS");
     struct err err = ERR_INIT;
@@ -450,6 +432,7 @@ static void begin(struct shim *s, int listener, bool stats_v2)
                                                      .on_change = on_change,
                                                      .on_created = on_created,
                                                      .on_options = on_options,
+                                                     .on_upgrade = on_upgrade,
                                                      .arg = s });
     s->publisher = publisher_new(&(struct publisher_opts){
         .loop = s->loop, .events = s->events, .ns = s->args->ns, .address = ttrpc ? ttrpc : "" });
@@ -464,7 +447,6 @@ static void begin(struct shim *s, int listener, bool stats_v2)
                                                .bundles_gone = are_bundles_gone,
                                                .arg = s });
     rpc_server_on_alone(s->server, on_change, s);
-    rpc_server_listen(s->server, listener);
 }
 
 /* ---- end */
@@ -559,12 +541,86 @@ static int set_up(struct ctx *ctx, struct shim *s, int *ret_listener, bool *ret_
     return find_listener(s, ret_listener, err);
 }
 
+/* A new shim: its listener is open. */
+static int start_anew(struct ctx *ctx, struct shim *s, struct err *err)
+{
+    bool stats_v2 = true;
+    int listener;
+
+    if (set_up(ctx, s, &listener, &stats_v2, err) < 0) {
+        say_ready(err->msg);
+        return -1;
+    }
+    begin_journal(s);
+    begin_watching(s);
+    begin(s, stats_v2);
+    rpc_server_listen(s->server, listener);
+    write_file(".", s->args->id, &s->file);
+    log_info(ctx, "serving", F_STR(LK_SANDBOX_ID, s->args->id), F_STR("address", s->args->socket));
+    say_ready(SHIM_READY);
+    return 0;
+}
+
+/* --- a shim that another program has saved --- */
+
+static int read_state(int fd, struct sbuf *ret, struct err *err)
+{
+    struct stat st;
+
+    if (fstat(fd, &st) < 0 || st.st_size > SAVED_MAX_BYTES)
+        return err_set(err, ERR_INVALID, "the descriptor of the saved state is invalid");
+
+    ssize_t n = pread(fd, sbuf_room(ret, (size_t)st.st_size), (size_t)st.st_size, 0);
+
+    if (n != st.st_size)
+        return err_set(err, ERR_INVALID, "the saved state cannot be read");
+    ret->len = (size_t)n;
+    return 0;
+}
+
+/* Nothing is read from a socket, and no fiber runs, before all of it has succeeded. */
+static int build_again(struct shim *s, struct saved *sv, struct err *err)
+{
+    bool stats_v2 = true;
+
+    (void)umask(0077);
+    shim_saved_head(sv, s);
+    if (saved_check(sv, err) < 0 || catch_signals(s, err) < 0 ||
+        cgroup_host_is_v2(&stats_v2, err) < 0)
+        return -1;
+    log_init(STDERR_FILENO, s->config.log_level, LOG_LOGFMT);
+    scrub_set(s->config.scrub_logs);
+    begin_journal(s);
+    begin(s, stats_v2);
+    shim_saved_body(sv, s);
+    return saved_check(sv, err);
+}
+
+static int start_again(struct shim *s, struct err *err)
+{
+    AUTO(sbuf_release) struct sbuf state = { 0 };
+    AUTO(saved_free) struct saved *sv = NULL;
+    struct upgrade_handover h;
+
+    if (shim_args_check(s->args, err) < 0 || upgrade_handover(s->args, &h, err) < 0)
+        return -1;
+    upgrade_guard(s->args, &h);
+    if (read_state(h.state_fd, &state, err) < 0 ||
+        saved_reader(state.data, state.len, &sv, err) < 0 || build_again(s, sv, err) < 0) {
+        upgrade_go_back(s->args, &h, err);
+        return -1;
+    }
+    upgrade_settle(s, sv, &h);
+    registry_update_run_file(s->registry); /* it has the version */
+    begin_watching(s);
+    return 0;
+}
+
 int serve_run(struct ctx *ctx, const struct shim_args *a, const struct shim_backend *backend,
               struct err *err)
 {
     struct shim *s = mem_new(struct shim);
-    bool stats_v2 = true;
-    int listener, r;
+    int r;
 
     mallopt(M_ARENA_MAX, 1); /* threads are few and short, and each would leave its own heap */
     s->loop = ctx->loop;
@@ -573,18 +629,10 @@ int serve_run(struct ctx *ctx, const struct shim_args *a, const struct shim_back
     config_init(&s->config);
     latch_init(&s->stop);
     s->address_fd = -1;
-    r = set_up(ctx, s, &listener, &stats_v2, err);
-    if (r < 0) {
-        say_ready(err->msg);
-    } else {
+    r = str_eq(a->action, "resume") ? start_again(s, err) : start_anew(ctx, s, err);
+    if (r == 0) {
         struct err ignored = ERR_INIT;
 
-        begin_journal(s);
-        begin_watching(s);
-        begin(s, listener, stats_v2);
-        write_file(".", a->id, &s->file);
-        log_info(ctx, "serving", F_STR(LK_SANDBOX_ID, a->id), F_STR("address", a->socket));
-        say_ready(SHIM_READY);
         (void)latch_wait(ctx, &s->stop, "something to serve", &ignored);
         log_info(ctx, "leaving", F_STR(LK_OPERATION, "leave"),
                  F_STR("why", s->stop_why ? s->stop_why : "unknown"));

@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/loop.h"
+#include "base/saved.h"
 #include "host/files/rootfs.h"
 #include "host/service/service.h"
 #include "host/shim/shim_priv.h"
@@ -49,7 +50,7 @@ static const struct flag *find_flag(const char *name, size_t len)
 
 int shim_args_parse(char **argv, struct shim_args *ret, struct err *err)
 {
-    struct shim_args a = { "", "", "", "", "", false, false, false, "" };
+    struct shim_args a = { "", "", "", "", "", false, false, false, "", NULL };
     char **arg = argv[0] ? argv + 1 : argv;
 
     for (; *arg && (*arg)[0] == '-' && (*arg)[1]; arg++) {
@@ -76,7 +77,8 @@ int shim_args_parse(char **argv, struct shim_args *ret, struct err *err)
             *(const char **)((char *)&a + f->offset) = value ? value + 1 : *arg;
     }
     if (*arg)
-        a.action = *arg;
+        a.action = *arg++;
+    a.rest = (const char *const *)arg;
     *ret = a;
     return 0;
 }
@@ -165,6 +167,8 @@ void shim_info(struct pb_slice options, struct sbuf *out)
 {
     AUTO(pb_free) RuntimeInfo *m = pb_new(&runtime_info__descriptor);
     RuntimeInfo__AnnotationsEntry *mounts = pb_new(&runtime_info__annotations_entry__descriptor);
+    RuntimeInfo__AnnotationsEntry *saved = pb_new(&runtime_info__annotations_entry__descriptor);
+    AUTO_FREE char *range = str_format("%d-%d", SAVED_OLDEST, SAVED_VERSION);
     size_t len;
 
     pb_set_str(&m->name, SHIM_RUNTIME);
@@ -177,6 +181,9 @@ void shim_info(struct pb_slice options, struct sbuf *out)
     pb_set_str(&mounts->key, "containerd.io/runtime-allow-mounts");
     pb_set_str(&mounts->value, ROOTFS_ALLOW_MOUNTS);
     pb_add(m->annotations, m->n_annotations, mounts);
+    pb_set_str(&saved->key, SHIM_SAVED_KEY);
+    pb_set_str(&saved->value, range);
+    pb_add(m->annotations, m->n_annotations, saved);
     (void)pb_pack(m, out); /* cannot fail: our own strings are UTF-8 */
 }
 
@@ -210,7 +217,8 @@ static void run_action(void *arg)
     r->result = a->info                       ? run_info(&ctx, &r->out, &r->err)
                 : str_eq(a->action, "start")  ? start_run(&ctx, a, &r->out, &r->err)
                 : str_eq(a->action, "delete") ? delete_run(&ctx, a, &r->out, &r->err)
-                : str_eq(a->action, "serve")  ? serve_run(&ctx, a, r->backend, &r->err)
+                : str_eq(a->action, "serve") || str_eq(a->action, "resume")
+                    ? serve_run(&ctx, a, r->backend, &r->err)
                 : str_eq(a->action, "template-build")
                     ? template_run(&ctx, a, r->backend, &r->err)
                     : err_set(&r->err, ERR_INVALID,

@@ -15,7 +15,8 @@ struct err;
 struct shim_args {
     const char *ns, *id, *address, *bundle, *socket; /* or "" */
     bool debug, info, version;
-    const char *action; /* "" if none */
+    const char *action;      /* "" if none */
+    const char *const *rest; /* the words behind it */
 };
 
 /* Borrows argv. ERR_INVALID names the flag. */
@@ -28,10 +29,14 @@ int shim_args_check(const struct shim_args *a, struct err *err);
 #define SHIM_FD_READY 4
 #define SHIM_READY "ok"
 
+/* In the annotations of -info: which documents of a saved shim this program reads, "1-3". */
+#define SHIM_SAVED_KEY "io.lcow.saved-state"
+
 /* They write their stdout to out. They wait. */
 int start_run(struct ctx *ctx, const struct shim_args *a, struct sbuf *out, struct err *err);
 int delete_run(struct ctx *ctx, const struct shim_args *a, struct sbuf *out, struct err *err);
-/* Returns when the shim has shut down; 0 if that was orderly. */
+/* Returns when the shim has shut down; 0 if that was orderly. For `resume`, continues a shim that
+ * another program has saved. */
 int serve_run(struct ctx *ctx, const struct shim_args *a, const struct shim_backend *backend,
               struct err *err);
 

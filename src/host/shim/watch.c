@@ -3,6 +3,7 @@
 #include "base/ctx.h"
 #include "base/fiber.h"
 #include "base/loop.h"
+#include "base/saved.h"
 #include "host/service/service.h"
 #include <stdint.h>
 #include <stdlib.h>
@@ -140,4 +141,13 @@ void watch_free(struct watch *w)
         return;
     cancel_release(&w->life);
     free(w);
+}
+
+void watch_saved(struct saved *s, struct watch *w)
+{
+    saved_u64(s, 1, &w->seen_asked);
+    saved_u64(s, 2, &w->seen_calls);
+    saved_bool(s, 3, &w->alone);
+    saved_u64(s, 4, &w->alone_since);
+    saved_u64(s, 5, &w->alone_calls);
 }

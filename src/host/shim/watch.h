@@ -15,6 +15,7 @@
 struct ctx;
 struct err;
 struct loop;
+struct saved;
 struct service;
 struct watch;
 
@@ -35,3 +36,5 @@ void watch_poke(struct watch *w);
 int watch_stop(struct ctx *ctx, struct watch *w, struct err *err);
 void watch_free(struct watch *w); /* after stop */
 AUTO_DEFINE(struct watch *, watch_free);
+/* For saved.h. */
+void watch_saved(struct saved *s, struct watch *w);

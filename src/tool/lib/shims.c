@@ -443,3 +443,8 @@ json_t *doc_string(const char *text)
 {
     return text ? json_string_nocheck(text) : json_null();
 }
+
+bool shim_is_behind(const struct shim *s)
+{
+    return s->version && !str_eq(s->version, LCOW_VERSION);
+}

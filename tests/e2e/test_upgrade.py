@@ -1,0 +1,397 @@
+"""lcow upgrade: another program continues a shim under a running pod. Nothing but a pause is
+visible, and an upgrade that fails changes nothing."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import threading
+import time
+
+import cri
+import packages
+import streaming
+from e2e import SECONDS, kill, test
+from harness import CACHE, HERE as INTEGRATION
+from pod import FOREVER, Pod, pod_test
+from test_pod_crash import await_dead, together
+from test_pod_streams import attach, exec_stream
+
+SHIM = "containerd-shim-lcow-v2"
+CHUNK = 10000
+# Numbered lines, with a pause after each chunk: an emulated guest must not need all of the host.
+COUNT = ("i=1; while [ ! -e /v/end ]; do seq $i $((i+%d)); i=$((i+%d)); sleep {}; done; "
+         "echo end; exit 7" % (CHUNK - 1, CHUNK))
+
+
+# ---------------------------------------------------------------- programs
+
+def program(t, name):
+    """A copy of the shim, as a package would put it elsewhere."""
+    folder = os.path.join(t.work, "programs", name)
+    os.makedirs(folder, mode=0o755)
+    path = os.path.join(folder, SHIM)
+    shutil.copy(os.path.join(packages.BIN, SHIM), path)
+    os.chmod(path, 0o755)
+    return path
+
+
+def script(t, name, text, mode=0o755):
+    folder = os.path.join(t.work, "programs", name)
+    os.makedirs(folder, mode=0o755)
+    path = os.path.join(folder, SHIM)
+    with open(path, "w") as f:
+        f.write(f"#!/bin/sh\n{text}\n")
+    os.chmod(path, mode)
+    return path
+
+
+def faulty(t, fault):
+    """The shim itself, which fails when it resumes."""
+    library = os.path.join(CACHE, "resume_fault.so")
+    source = os.path.join(os.path.dirname(INTEGRATION), "e2e/resume_fault.c")
+    with packages.alone():
+        if not os.path.exists(library) or os.path.getmtime(library) < os.path.getmtime(source):
+            subprocess.run(["gcc", "-shared", "-fPIC", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra",
+                            "-Werror", "-o", library + ".new", source, "-ldl"], check=True)
+            os.rename(library + ".new", library)
+    return script(t, f"resume-{fault}", f"RESUME_FAULT={fault} LD_PRELOAD={library} "
+                  f"exec {os.path.join(packages.BIN, SHIM)} \"$@\"")
+
+
+# ---------------------------------------------------------------- upgrades
+
+def upgrade(t, *args, code=0):
+    """What the tool says of each shim."""
+    r = t.lcow("upgrade", "--json", *args, seconds=SECONDS)
+    t.equal(r.code, code, r)
+    return json.loads(r.out)
+
+
+def upgraded(t, sandbox, *args):
+    answer, = upgrade(t, sandbox, *args)
+    t.equal((answer["sandbox"], answer["upgraded"], answer["error"]), (sandbox, True, None),
+            answer)
+    return answer
+
+
+def refused(t, sandbox, pattern, *args, reason="UPGRADE_REFUSED"):
+    answer, = upgrade(t, sandbox, *args, code=1)
+    t.equal((answer["sandbox"], answer["upgraded"]), (sandbox, False), answer)
+    t.equal(answer["error"]["reason"], reason, answer)
+    t.match(pattern, answer["error"]["message"])
+    return answer
+
+
+def executable(pid):
+    return os.readlink(f"/proc/{pid}/exe")
+
+
+def pss_kib(pid):
+    with open(f"/proc/{pid}/smaps_rollup") as f:
+        return int(re.search(r"(?m)^Pss:\s+(\d+)", f.read()).group(1))
+
+
+def descriptors(pid):
+    """What they refer to, without the numbers of sockets and pipes."""
+    found = []
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            found.append(re.sub(r":\[\d+\]", "", os.readlink(f"/proc/{pid}/fd/{fd}")))
+        except FileNotFoundError:
+            pass  # closed meanwhile
+    return sorted(found)
+
+
+def volume(t):
+    path = os.path.join(t.work, "volume")
+    os.makedirs(path, exist_ok=True)
+    return path, [{"container_path": "/v", "host_path": path}]
+
+
+def counting(t, pod, name="counts", pause=0.1):
+    """A container that prints numbered lines until end() was called."""
+    path, mounts = volume(t)
+    c = pod.run(name, "sh", "-c", COUNT.format(pause), mounts=mounts)
+    c.await_log(f"(?m)^{CHUNK}$")
+
+    def end():
+        with open(os.path.join(path, "end"), "w"):
+            pass
+        c.await_exit(7)
+        c.await_log("(?m)^end$")
+        expected = 1
+        for line in c.out.splitlines():
+            if line == "end":
+                break
+            if line != str(expected):
+                t.check(False, f"line {expected} is {line[:100]!r}")
+            expected += 1
+        os.unlink(os.path.join(path, "end"))
+        t.check(expected % CHUNK == 1, f"the last line is {expected - 1}")
+        t.note(f"{expected - 1} lines, each once and in order")
+    return c, end
+
+
+def many_upgrades(t, count, pause):
+    t.load("network")
+    pod = t.pod("p1")
+    lines, end = counting(t, pod, pause=pause)
+    shell = pod.run("shell", *FOREVER)
+    reader = pod.run("reads", "sh", "-c", "while read x; do echo got $x; done; exit 5", stdin=True,
+                     stdin_once=True)
+    pod.run("serves", "netecho", "serve", "127.0.0.1", "8080", image="network").await_log("up")
+
+    terminal = exec_stream(t, shell, "sh", tty=True)
+    terminal.expect("# ")
+    plain = exec_stream(t, shell, "sh", "-c", "cat; exit 9")
+    joined = attach(t, reader)
+    answer = t.cri.PortForward(pod_sandbox_id=pod.id, port=[8080])
+    forward = streaming.Forward(t, answer.url, 8080)
+
+    shim, fds = t.shim_pid(), descriptors(t.shim_pid())
+    programs = [program(t, "one"), program(t, "two")]
+    pauses, sent = [], ""
+    memory = 0
+    for i in range(count):
+        path = programs[i % 2]
+        pauses.append(upgraded(t, pod.id, "--program", path)["pause_ms"])
+        t.equal((t.shim_pid(), executable(shim)), (shim, path), f"upgrade {i}")
+        terminal.send(f"echo the $((i={i}))th\n".encode())
+        terminal.expect(f"the {i}th")
+        plain.send(f"line {i}\n".encode())
+        plain.expect(f"line {i}\n")
+        joined.send(f"word {i}\n".encode())
+        joined.expect(f"got word {i}\n")
+        forward.send(f"{i} ".encode(), 0)
+        sent += f"{i} "
+        t.until(lambda: forward.received() == sent.encode(), f"{i} came back", 30)
+        if i % 10 == 0:
+            t.equal(shell.sh("echo well"), "well\n")
+        if i == 0:
+            memory = pss_kib(shim)
+    terminal.resize(33, 111)
+    terminal.send(b"sleep 0.2; stty size\n")
+    terminal.expect("33 111")
+    t.until(lambda: descriptors(shim) == fds, f"the descriptors are those of before: {fds}, "
+            f"{descriptors(shim)}", 30)
+    after = pss_kib(shim)
+    t.note(f"{count} upgrades: pause {sorted(pauses)[len(pauses) // 2]:.0f} ms median, "
+           f"{max(pauses):.0f} most; memory {memory} → {after} KiB")
+    t.check(after <= memory * 1.05, f"{memory} KiB after the first upgrade, {after} at the end")
+
+    terminal.send(b"exit 4\n")
+    t.equal(terminal.wait(), 4)
+    plain.close()
+    joined.close()
+    reader.await_exit(5)
+    end()
+    t.equal(pod.state, cri.READY)
+    shell.stop()
+    shell.await_exit(137)
+
+
+@pod_test("upgrade: lines, terminal, exec, attach and port-forward continue; waits return the "
+          "status", runc=False, smoke=True, deadline=600)
+def five(t):
+    many_upgrades(t, 5, 0.1)
+
+
+@pod_test("upgrade: a hundred in a row", runc=False, full=True, deadline=1800)
+def hundred(t):
+    many_upgrades(t, 100, 0)
+
+
+@test("upgrade: ctr run waits for the status that comes after it; dry run; usage", runc=False,
+      smoke=True)
+def ctr_waits(t):
+    waiting = t.start_run("--rm", "c1", "sh", "-c", "while [ ! -e /tmp/go ]; do sleep 0.1; done; "
+                          "echo ended; exit 3")
+    t.until(lambda: t.status("c1") == "RUNNING", "c1 runs", SECONDS)
+    sleeping = t.start_ctr(*t.exec_args("c1", "sh", "-c", "sleep 3; exit 8"))
+    shim, before = t.shim_pid(), executable(t.shim_pid())
+    path = program(t, "other")
+    answer, = upgrade(t, "--dry-run", "--program", path, "c1")
+    t.equal((answer["upgraded"], answer["error"], executable(shim)), (False, None, before), answer)
+    for _ in range(3):
+        answer = upgraded(t, "c1", "--program", path)
+        t.check(answer["from"] and answer["to"], "versions", answer)
+    t.equal((t.shim_pid(), executable(shim)), (shim, path))
+    t.equal(sleeping.wait(SECONDS).code, 8)
+    t.equal(t.exec("c1", "touch", "/tmp/go").code, 0)
+    r = waiting.wait(SECONDS)
+    t.equal((r.code, r.out), (3, "ended\n"), r)
+    t.equal(t.lcow("upgrade").code, 2)
+    t.check(t.lcow("upgrade", "nobody-is-called-that").code != 0, "an unknown id")
+
+
+# ---------------------------------------------------------------- programs that cannot continue
+
+@pod_test("upgrade: a program that cannot continue leaves the previous one running", runc=False,
+          smoke="one", deadline=600)
+def bad_programs(t):
+    pod = t.pod("p1")
+    _, end = counting(t, pod)
+    shell = pod.run("shell", *FOREVER)
+    stream = exec_stream(t, shell, "sh", "-c", "cat; exit 9")
+    shim, running = t.shim_pid(), executable(t.shim_pid())
+    real = os.path.join(packages.BIN, SHIM)
+    for path, pattern, reason in (
+            (os.path.join(t.work, "nowhere"), "No such file", "UPGRADE_REFUSED"),
+            (t.work, "not a regular file", "UPGRADE_REFUSED"),
+            ("bin/true", "absolute", "UPGRADE_REFUSED"),
+            (script(t, "plain", "exit 0", mode=0o644), "not executable", "UPGRADE_REFUSED"),
+            (script(t, "open", f'exec {real} "$@"', mode=0o777), "another user", "UPGRADE_REFUSED"),
+            (script(t, "exits", "exit 0"), "not a shim|does not say", "UPGRADE_REFUSED"),
+            (script(t, "fails", "exit 1"), "error|exit", "UPGRADE_REFUSED"),
+            (script(t, "crashes", "kill -SEGV $$"), "error|signal", "UPGRADE_REFUSED"),
+            (script(t, "hangs", "exec sleep 1000"), "10 s|deadline|timed out|too long|time",
+             "UPGRADE_REFUSED"),
+            (script(t, "prints", "exec yes"), "print", "UPGRADE_REFUSED"),
+            (faulty(t, "refuse"), "not open", "UPGRADE_FAILED"),
+            (faulty(t, "crash"), "crashed", "UPGRADE_FAILED"),
+            (faulty(t, "abort"), "crashed", "UPGRADE_FAILED"),
+            (faulty(t, "hang"), "10 s", "UPGRADE_FAILED")):
+        refused(t, pod.id, pattern, "--program", path, reason=reason)
+        t.equal((t.shim_pid(), executable(shim)), (shim, running), path)
+        t.equal(shell.sh("echo well"), "well\n")
+        stream.send(f"after {path}\n".encode())
+        stream.expect(f"after {re.escape(path)}\n")
+    upgraded(t, pod.id)
+    stream.close()
+    end()
+    t.until(lambda: t.shim_pid() == shim, "it is still that shim")
+
+
+# ---------------------------------------------------------------- moments
+
+@pod_test("upgrade: during Create, Start, exec and Delete; two at once", runc=False, both=True,
+          deadline=600)
+def during_changes(t):
+    pod = t.pod("p1")
+    _, end = counting(t, pod)
+    shim, over, trouble = t.shim_pid(), threading.Event(), []
+
+    def change():
+        try:
+            for i in range(6):
+                c = pod.create(f"c{i}", "sh", "-c", "sleep 0.3; exit 6").start()
+                c.await_exit(6)
+                c.remove()
+                d = pod.run(f"d{i}", *FOREVER)
+                t.equal(d.exec("sh", "-c", "exit 2").code, 2)
+                d.stop()
+                d.remove()
+        except Exception as e:
+            trouble.append(str(e))
+        over.set()
+    thread = threading.Thread(target=change)
+    thread.start()
+    done, answers = 0, []
+    while not over.is_set():
+        for r in [t.start("upgrade", "--json", pod.id) for _ in range(2)]:
+            answers += json.loads(r.wait(SECONDS).out)
+    thread.join()
+    t.equal(trouble, [])
+    done = sum(a["upgraded"] for a in answers)
+    for a in answers:
+        if not a["upgraded"]:
+            t.equal(a["error"]["reason"], "UPGRADE_REFUSED", a)
+            t.match("under way|busy", a["error"]["message"])
+    t.check(done > 0, f"none of {len(answers)} upgrades was done", answers[:5])
+    t.note(f"{done} of {len(answers)} upgrades were done")
+    t.equal(t.shim_pid(), shim)
+    end()
+
+
+@pod_test("upgrade: a VM that is stopped, a pod that is stopped, a VM that is dead", runc=False,
+          both=True)
+def stopped(t):
+    pod = t.pod("p1")
+    a, b = pod.run("a", *FOREVER), pod.run("b", "sh", "-c", "exit 3")
+    b.await_exit(3)
+    os.kill(t.qemu_pid(), signal.SIGSTOP)
+    try:
+        upgraded(t, pod.id)
+    finally:
+        os.kill(t.qemu_pid(), signal.SIGCONT)
+    t.equal(a.sh("echo well"), "well\n")
+    pod.stop()
+    a.await_exit()
+    if t.shim_pids():
+        upgraded(t, pod.id)
+    t.equal((pod.state, a.state, b.status().exit_code), (cri.NOTREADY, cri.EXITED, 3))
+    pod.remove()
+
+    pod = t.pod("p2")
+    a = pod.run("a", *FOREVER)
+    kill(t.qemu_pid())
+    await_dead(t, pod, a)
+    if t.shim_pids():
+        upgraded(t, pod.id)
+    t.equal(a.status().exit_code, 137)
+    t.equal(t.remove_pods(), [])
+
+
+@pod_test("upgrade: containerd is killed in the middle, and starts while the shim is upgraded",
+          runc=False, both=True)
+def containerd_killed(t):
+    pod = t.pod("p1")
+    path, mounts = volume(t)
+    c = pod.run("c", "sh", "-c", "while [ ! -e /v/go ]; do sleep 0.1; done; echo two; exit 7",
+                mounts=mounts)
+    shim = t.shim_pid()
+    for _ in range(3):
+        r = t.start("upgrade", "--json", pod.id)
+        t.containerd.kill()
+        t.equal(r.wait(SECONDS).code, 0, r)
+        upgraded(t, pod.id)
+        starting = threading.Thread(target=t.containerd.start)
+        starting.start()
+        while starting.is_alive():
+            t.lcow("upgrade", pod.id)
+        starting.join()
+        t.until(t.serves, "the CRI serves", 60)
+        t.equal((pod.state, c.state, t.shim_pid()), (cri.READY, cri.RUNNING, shim))
+        t.equal(c.sh("echo well"), "well\n")
+    t.containerd.kill()
+    upgraded(t, pod.id)
+    with open(os.path.join(path, "go"), "w"):
+        pass
+    t.containerd.start()
+    t.until(t.serves, "the CRI serves", 60)
+    c.await_exit(7)
+    t.match("two\n", c.out)
+
+
+@pod_test("upgrade: 20 shims at once", runc=False, full=True, deadline=1800)
+def twenty(t):
+    count = 20
+    t.settings(boot_timeout_s=120)
+    configs = {f"p{i}": t.config(f"p{i}") for i in range(count)}
+    pods, containers = {}, {}
+
+    def make(name):
+        pods[name] = Pod(t, name, configs[name], t.handler, 45 * count)
+        containers[name] = pods[name].create("c1", "sh", "-c", "while read x; do echo $x; done; "
+                                             "exit 3", stdin=True, stdin_once=True).start(45 * count)
+    t.equal(together([lambda name=name: make(name) for name in configs]), [])
+    streams = {name: attach(t, c) for name, c in containers.items()}
+    shims = sorted(t.shim_pids())
+    for i in range(3):
+        begin = time.monotonic()
+        answers = upgrade(t, "--all")
+        t.equal(sorted(a["sandbox"] for a in answers if a["upgraded"]),
+                sorted(p.id for p in pods.values()), answers)
+        t.note(f"{count} upgrades in {time.monotonic() - begin:.1f} s")
+        for name, s in streams.items():
+            s.send(f"{name} {i}\n".encode())
+            s.expect(f"{name} {i}\n")
+    t.equal(sorted(t.shim_pids()), shims)
+    for s in streams.values():
+        s.close()
+    for c in containers.values():
+        c.await_exit(3)
+    t.equal(together([lambda p=p: (p.stop(), p.remove()) for p in pods.values()]), [])
