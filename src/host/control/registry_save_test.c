@@ -1,5 +1,6 @@
 /* registry_save_test.c - a shim that is saved and continued by another program: nothing that it
  * knows is lost, nothing that happens meanwhile is missed or reported twice. */
+#include "base/exit_code.h"
 #include "fixture/registry_steps.h"
 #include "fixture/replace_fixture.h"
 #include "host/control/container_priv.h"
@@ -13,10 +14,14 @@
     ",\"annotations\":{\"io.kubernetes.cri.container-type\":\"%s\","                               \
     "\"io.kubernetes.cri.sandbox-id\":\"%s\"}"
 
+#define IMAGE                                                                                      \
+    ",\"mounts\":[{\"destination\":\"/d\",\"type\":\"virtual-disk\",\"source\":\"/a.img\","        \
+    "\"options\":[\"ro\"]}]"
+
 static void add(struct fixture *r, struct ctx *ctx, const char *id, const char *kind,
                 const char *pod)
 {
-    AUTO_FREE char *more = kind ? str_format(OF_POD, kind, pod) : str_dup("");
+    AUTO_FREE char *more = kind ? str_format(OF_POD IMAGE, kind, pod) : str_dup("");
     struct err err = ERR_INIT;
 
     fixture_write_spec(r, id, more);
@@ -131,6 +136,7 @@ TEST_VIRTUAL(a_pod_is_continued_as_it_was_and_lives_to_its_end)
     ASSERT_EQ(fixture_wait(&r, &root, "a", ""), 137);
     ASSERT_EQ(view(&r, "a", "waits").status, PROCESS_STOPPED);
     shares = r.guest.shares;
+    ASSERT_EQ(r.guest.disks, 2);
     ASSERT_EQ(r.guest.layers, 4);
     fixture_delete(&r, &root, "c", "");
     fixture_delete(&r, &root, "a", "");
@@ -138,6 +144,7 @@ TEST_VIRTUAL(a_pod_is_continued_as_it_was_and_lives_to_its_end)
     ASSERT_EQ(r.guest.containers, 1);
     ASSERT_EQ(r.guest.layers, 1);
     ASSERT(r.guest.shares < shares);
+    ASSERT_EQ(r.guest.disks, 1); /* scratch; their image is gone */
     kill_one(&r, &root, "p", "");
     ASSERT_EQ(fixture_wait(&r, &root, "p", ""), 137);
     ASSERT_EQ(r.host.net_plugged, 1);
@@ -248,6 +255,8 @@ TEST_VIRTUAL(events_that_are_not_delivered_yet_are_delivered_by_the_new_program)
 
     saved_begin();
     fixture_open(&r, ctx);
+    events_push(r.events, &(struct event){ .kind = EVENT_OOM, .container_id = "a" });
+    events_give_up(r.events);
     events_push(r.events, &(struct event){ .kind = EVENT_CREATE,
                                            .wall_ns = 5,
                                            .container_id = "a",
@@ -267,6 +276,7 @@ TEST_VIRTUAL(events_that_are_not_delivered_yet_are_delivered_by_the_new_program)
                                            .exited_wall_ns = 8 });
     replace(&r, ctx);
     saved_end();
+    ASSERT_EQ(events_dropped(r.events), 1);
     ASSERT_EQ(events_pending(r.events), 2);
     ASSERT_OK(events_next(ctx, r.events, &e, &err), err);
     ASSERT(e->kind == EVENT_CREATE && e->wall_ns == 5 && e->pid == 4 && e->terminal);
@@ -416,6 +426,7 @@ TEST_VIRTUAL(every_field_is_the_same_in_the_new_program)
     struct annotations *w;
     struct container *c;
     struct vm *vm;
+    uint64_t wait_id;
     char uuid[37];
 
     saved_begin();
@@ -425,6 +436,8 @@ TEST_VIRTUAL(every_field_is_the_same_in_the_new_program)
     vm = r.registry->vm;
     w = &vm->p.wishes;
     memcpy(uuid, vm->p.uuid, sizeof(uuid));
+    wait_id = c->p.init->wait_id;
+    ASSERT(wait_id != 0);
     CONTAINER_FIELDS(SET)
     CONTAINER_TEXTS(SET_TEXT)
     WISHES(SET)
@@ -441,6 +454,7 @@ TEST_VIRTUAL(every_field_is_the_same_in_the_new_program)
     WISHED_TEXTS(EXPECT_TEXT)
     expect_volumes(c->p.pod);
     ASSERT_STR(vm->p.uuid, uuid);
+    ASSERT_EQ(c->p.init->wait_id, wait_id); /* the guest is not asked again */
     ASSERT_STR(vm->id, "guest-box@vm");
     ASSERT(vm->p.scratch_path && vm->scratch);
     ASSERT_EQ(vm->p.stage, VM_STAGE_NEGOTIATED);
@@ -449,6 +463,7 @@ TEST_VIRTUAL(every_field_is_the_same_in_the_new_program)
     ASSERT_STR(c->root_path, "/run/gcs/pods/guest-p/guest-a/rootfs");
     ASSERT(c->scratch_path && c->layers.n > 0);
     ASSERT_STR(c->p.pod->guest_id, "guest-p");
+    ASSERT_EQ(json_array_size(js_get(c->execs[1]->oci_process, "args")), 1);
     r.registry->forsook = false;
     fixture_close(&r, ctx);
 }
@@ -560,10 +575,13 @@ TEST_VIRTUAL(the_end_of_a_sandbox_s_vm_is_seen_by_the_new_program)
     fixture_open(&r, ctx);
     begin_sandbox(&r, &root);
     replace(&r, &root);
-    saved_end();
     fake_vmm_die(r.vmm, FAKE_CRASHED);
     ASSERT_OK(sandbox_wait(&root, r.registry, "s", &v, &err), err);
-    ASSERT(v.state == SANDBOX_STOPPED && v.exit_status != 0);
+    ASSERT(v.state == SANDBOX_STOPPED && v.exit_status == EXIT_LOST);
+    replace(&r, &root);
+    saved_end();
+    ASSERT_OK(sandbox_wait(&root, r.registry, "s", &v, &err), err);
+    ASSERT(v.state == SANDBOX_STOPPED && v.exit_status == EXIT_LOST);
     fixture_close(&r, ctx);
 }
 

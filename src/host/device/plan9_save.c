@@ -31,6 +31,14 @@ static void share_saved(struct saved *s, struct share *share)
         saved_fail(s, "a share has no name");
 }
 
+static struct share *share_new(void)
+{
+    struct share *share = mem_new(struct share);
+
+    share->tree_fd = -1;
+    return share;
+}
+
 void plan9_saved(struct saved *s, struct plan9 *c)
 {
     struct reserved **things = NULL;
@@ -38,7 +46,7 @@ void plan9_saved(struct saved *s, struct plan9 *c)
 
     saved_u64(s, 1, &c->next_name);
     for (size_t i = saved_count(s, 2, 0); i > 0; i--)
-        list_append(&c->shares, &mem_new(struct share)->node);
+        list_append(&c->shares, &share_new()->node);
     LIST_FOR (struct share, share, &c->shares, node) {
         if (!saved_open(s, 2))
             break;
