@@ -222,6 +222,36 @@ TEST_VIRTUAL(out_of_memory_is_published_by_the_new_program)
     fixture_close(&r, ctx);
 }
 
+static unsigned judged(struct fixture *r)
+{
+    struct fake_facts f;
+
+    fake_vmm_facts(r->vmm, &f);
+    return f.judged;
+}
+
+TEST_VIRTUAL(the_guest_s_clock_is_compared_once_also_if_that_was_under_way)
+{
+    struct fixture r = { .guest_opts.process_ns = 900 * NS_PER_S };
+    struct ctx root = ctx_root(ctx->loop);
+
+    saved_begin();
+    fixture_open(&r, ctx);
+    add(&r, &root, "a", NULL, NULL);
+    fixture_start(&r, &root, "a", "");
+    ASSERT_EQ(judged(&r), 0);
+    replace(&r, &root);
+    pass(&root, 60 * NS_PER_S);
+    ASSERT_EQ(judged(&r), 1);
+    replace(&r, &root);
+    saved_end();
+    fixture_exec(&r, &root, "a", "x");
+    fixture_start(&r, &root, "a", "x");
+    pass(&root, 60 * NS_PER_S);
+    ASSERT_EQ(judged(&r), 1);
+    fixture_close(&r, ctx);
+}
+
 /* The guest acted on SIGKILL and reports no end: the limit counts from the kill. */
 TEST_VIRTUAL(a_kill_that_has_no_effect_ends_the_vm_at_its_time)
 {

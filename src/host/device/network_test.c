@@ -635,9 +635,11 @@ TEST_VIRTUAL(a_network_and_its_connections_are_continued)
     saved_end();
     r.n = new;
     ASSERT_EQ(network_state(new), NETWORK_ATTACHED);
+    ASSERT(new->netns_fd >= 0 && new->forward.listener >= 0 && new->forward.hook >= 0);
     ASSERT_EQ(network_count(new), 2);
     ASSERT_STR(network_iface(new, 0)->name, "eth0");
     ASSERT_STR(network_iface(new, 0)->addresses[0].text, "10.1.0.2");
+    ASSERT_EQ(network_iface(new, 0)->addresses[0].prefix, 24);
     ASSERT_EQ(network_iface(new, 0)->mtu, 1400);
     ASSERT_EQ(network_iface(new, 0)->mac[5], 1);
     expect_read(ctx, full.guest, "abcdef");
