@@ -447,3 +447,36 @@ TEST(without_memory_for_a_stack_new_work_is_refused_and_admitted_work_continues)
     ASSERT_ABORTS(use_up_reserve, loop, "the reserve is used up");
     loop_free(loop);
 }
+
+static void wait_forever(void *arg)
+{
+    struct ctx *ctx = arg;
+    struct ctx limited = ctx_with_timeout(ctx, 1000);
+    struct waitq never;
+    struct err err = ERR_INIT;
+
+    waitq_init(&never);
+    (void)waitq_wait(&limited, &never, "nothing", &err);
+    abort(); /* it is dropped before */
+}
+
+static bool is_dropped(void *arg, const char *name)
+{
+    return strncmp(name, "drop", 4) == 0;
+}
+
+TEST_VIRTUAL(a_fiber_that_is_dropped_where_it_waits_never_runs_on)
+{
+    struct cancel cancel;
+    struct ctx cancelled = *ctx;
+    struct err err = ERR_INIT;
+
+    cancel_init(&cancel, NULL);
+    cancelled.cancel = &cancel;
+    fiber_go(ctx->loop, wait_forever, &cancelled, "drop me");
+    ASSERT_OK(fiber_sleep(ctx, 10, &err), err);
+    loop_drop_fibers(ctx->loop, is_dropped, NULL);
+    cancel_fire(&cancel, ERR_CANCELLED, "");
+    ASSERT_OK(fiber_sleep(ctx, 10000, &err), err);
+    cancel_release(&cancel);
+}

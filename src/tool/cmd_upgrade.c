@@ -40,6 +40,10 @@ static void upgrade_one(struct ctx *ctx, struct one *o)
     if (shim_connect(ctx, o->shim, &client, &o->err) == 0)
         (void)shim_call(ctx, client, UPGRADE_LIMIT, &lcow__shim__descriptor, "Upgrade", &req,
                         (void **)&o->resp, &o->err);
+    if (o->resp && o->resp->error[0]) {
+        (void)err_because(&o->err, reason_parse(o->resp->reason), ERR_STATE, "%s", o->resp->error);
+        pb_free(TAKE_PTR(o->resp));
+    }
 }
 
 static void worker(void *arg)

@@ -2,7 +2,9 @@
  * path of a Unix socket.
  *   netecho serve ADDRESS PORT             answers whatever comes with the same; prints "up"
  *   netecho tcp|udp ADDRESS PORT BYTES     sends so many (UDP: as one datagram), prints "same" when
- *                                          they have come back */
+ *                                          they have come back
+ *   netecho lines RATE PATH                prints numbered lines of 100 bytes, RATE bytes a second
+ *                                          at most, until PATH exists; then "end", exit code 7 */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -12,9 +14,12 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #define CHUNK 65536
+#define LINE_BYTES 100
+#define BLOCK_LINES 200
 
 struct address {
     struct sockaddr_storage at;
@@ -173,8 +178,43 @@ static void client_udp(const struct address *a, size_t size)
     puts(memcmp(data, back, size) == 0 ? "same" : "other bytes");
 }
 
+static double now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static int lines(double rate, const char *path)
+{
+    static char block[LINE_BYTES * BLOCK_LINES];
+    char number[12];
+    double begin = now();
+
+    for (unsigned long n = 1, bytes = 0; access(path, F_OK) < 0; bytes += sizeof(block)) {
+        memset(block, '.', sizeof(block));
+        for (char *p = block; p < block + sizeof(block); p += LINE_BYTES) {
+            snprintf(number, sizeof(number), "%010lu ", n++);
+            memcpy(p, number, 11);
+            p[LINE_BYTES - 1] = '\n';
+        }
+        if (fwrite(block, sizeof(block), 1, stdout) != 1 || fflush(stdout) != 0)
+            die("write");
+
+        double early = (double)bytes / rate - (now() - begin);
+
+        if (early > 0)
+            usleep((useconds_t)(early * 1e6));
+    }
+    puts("end");
+    return 7;
+}
+
 int main(int argc, char **argv)
 {
+    if (argc == 4 && strcmp(argv[1], "lines") == 0)
+        return lines(atof(argv[2]), argv[3]);
     if (argc < 4 || (strcmp(argv[1], "serve") != 0 && argc != 5))
         return 2;
 

@@ -31,6 +31,14 @@ static void disk_saved(struct saved *s, struct pod_disk *d)
         saved_fail(s, "%s", err.msg);
 }
 
+static struct pod_disk *disk_new(void)
+{
+    struct pod_disk *d = mem_new(struct pod_disk);
+
+    d->fd = -1;
+    return d;
+}
+
 static void volumes_saved(struct saved *s, struct pod *pod)
 {
     for (size_t i = saved_count(s, 20, 0); i > 0; i--)
@@ -42,7 +50,7 @@ static void volumes_saved(struct saved *s, struct pod *pod)
         saved_close(s);
     }
     for (size_t i = saved_count(s, 21, 0); i > 0; i--)
-        list_append(&pod->disks, &mem_new(struct pod_disk)->node);
+        list_append(&pod->disks, &disk_new()->node);
     LIST_FOR (struct pod_disk, d, &pod->disks, node) {
         if (!saved_open(s, 21))
             return;

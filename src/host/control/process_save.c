@@ -1,6 +1,6 @@
-/* process_save.c - a process of a container. Not saved: what its container has too (ids, bundle);
- * signals of a start under way, since a process that is being started cannot be saved. The fibers
- * that await its exit are started again. */
+/* process_save.c - a process of a container. Not saved: what its container has too (ids, bundle,
+ * pid); signals of a start under way, since a process that is being started cannot be saved. The
+ * fibers that await its exit are started again. */
 #include "base/json.h"
 #include "base/saved.h"
 #include "host/control/container.h"
@@ -22,12 +22,11 @@ static void fields(struct saved *s, struct process *p)
     saved_u16(s, 9, &p->rows);
     saved_u16(s, 10, &p->cols);
     saved_u32(s, 11, &p->guest_pid);
-    saved_u32(s, 12, &p->pid);
-    saved_u64(s, 13, &p->wait_id);
-    saved_u32(s, 14, &p->exit_status);
-    saved_u64(s, 15, &p->exited_wall_ns);
-    saved_bool(s, 16, &p->killed);
-    saved_u64(s, 17, &p->killed_until);
+    saved_u64(s, 12, &p->wait_id);
+    saved_u32(s, 13, &p->exit_status);
+    saved_u64(s, 14, &p->exited_wall_ns);
+    saved_bool(s, 15, &p->killed);
+    saved_u64(s, 16, &p->killed_until);
 }
 
 static void resume(struct process *p)
@@ -55,7 +54,7 @@ void process_saved(struct saved *s, uint32_t field, struct container *c, struct 
     if (!(*p)->exec_id || !(*p)->in || !(*p)->out || !(*p)->err)
         saved_fail(s, "a process of container %s is incomplete", container_id(c));
     spec = process_io_spec(*p);
-    io_saved(s, 18, (*p)->pod->r->o.loop, &spec, &(*p)->io);
+    io_saved(s, 17, (*p)->pod->r->o.loop, &spec, &(*p)->io);
     if (saved_reads(s) && saved_check(s, &ignored) == 0)
         resume(*p);
     saved_close(s);

@@ -68,6 +68,7 @@ static void fields(struct saved *s, struct vm *vm)
     saved_i64(s, 18, &vm->clock.low_ppm);
     saved_i64(s, 19, &vm->clock.high_ppm);
     saved_bool(s, 20, &vm->first_start.set);
+    SAVED_ENUM(s, 22, vm->state, VM_STATE_COUNT);
     if (saved_open(s, 21)) {
         wishes_saved(s, &p->wishes);
         saved_close(s);
@@ -127,7 +128,6 @@ static void check(struct saved *s, const struct vm *vm)
 
 static void resume(struct vm *vm)
 {
-    vm->state = VM_RUNNING;
     latch_set(&vm->ready);
     latch_set(&vm->clock_set);
     latch_set(&vm->scratch_made);
@@ -152,7 +152,7 @@ void vm_saved(struct saved *s, const struct vm_opts *o, struct vm **vm)
     fields(s, *vm);
     below(s, *vm);
     devices(s, *vm);
-    if (!(*vm)->id || !(*vm)->p.ledger || !(*vm)->p.kernel)
+    if ((*vm)->state != VM_RUNNING || !(*vm)->id || !(*vm)->p.ledger || !(*vm)->p.kernel)
         saved_fail(s, "the VM is incomplete");
     if (saved_reads(s) && saved_check(s, &ignored) == 0)
         resume(*vm);

@@ -16,14 +16,12 @@ static void address_saved(struct saved *s, struct net_address *a)
 static void iface_saved(struct saved *s, struct net_iface *f)
 {
     saved_text(s, 1, f->name, sizeof(f->name));
-    saved_int(s, 2, &f->index);
-    saved_bytes(s, 3, f->mac, sizeof(f->mac));
-    saved_u32(s, 4, &f->mtu);
-    saved_bool(s, 5, &f->vlans);
-    f->n_addresses = saved_count(s, 6, f->n_addresses);
+    saved_bytes(s, 2, f->mac, sizeof(f->mac));
+    saved_u32(s, 3, &f->mtu);
+    f->n_addresses = saved_count(s, 4, f->n_addresses);
     if (saved_reads(s) && f->n_addresses > 0)
         f->addresses = mem_zalloc(f->n_addresses * sizeof(*f->addresses));
-    for (size_t i = 0; i < f->n_addresses && saved_open(s, 6); i++) {
+    for (size_t i = 0; i < f->n_addresses && saved_open(s, 4); i++) {
         address_saved(s, &f->addresses[i]);
         saved_close(s);
     }
@@ -31,13 +29,12 @@ static void iface_saved(struct saved *s, struct net_iface *f)
 
 static void config_saved(struct saved *s, struct net_config *c)
 {
-    saved_bool(s, 1, &c->loopback);
-    c->n = saved_count(s, 2, c->n);
+    c->n = saved_count(s, 1, c->n);
     if (c->n > NET_MAX_IFACES) {
         saved_fail(s, "%zu interfaces are more than %d", c->n, NET_MAX_IFACES);
         c->n = 0;
     }
-    for (size_t i = 0; i < c->n && saved_open(s, 2); i++) {
+    for (size_t i = 0; i < c->n && saved_open(s, 1); i++) {
         iface_saved(s, &c->ifaces[i]);
         saved_close(s);
     }
@@ -62,10 +59,10 @@ static void nic_saved(struct saved *s, struct network_nic *nic, struct net_confi
 
 static void nics_saved(struct saved *s, struct network *n)
 {
-    n->n_nics = saved_count(s, 9, n->n_nics);
+    n->n_nics = saved_count(s, 6, n->n_nics);
     if (saved_reads(s))
         n->nics = mem_zalloc((n->n_nics + 1) * sizeof(*n->nics));
-    for (size_t i = 0; i < n->n_nics && saved_open(s, 9); i++) {
+    for (size_t i = 0; i < n->n_nics && saved_open(s, 6); i++) {
         nic_saved(s, &n->nics[i], n->config);
         saved_close(s);
     }
@@ -89,7 +86,7 @@ static void connection_saved(struct saved *s, struct network *n, struct connecti
 static void write_connections(struct saved *s, struct network *n)
 {
     LIST_FOR (struct connection, c, &n->forward.all, node) {
-        (void)saved_open(s, 12);
+        (void)saved_open(s, 7);
         connection_saved(s, n, c);
         saved_close(s);
     }
@@ -99,7 +96,7 @@ static void read_connections(struct saved *s, struct network *n)
 {
     struct err ignored = ERR_INIT;
 
-    for (size_t i = saved_count(s, 12, 0); i > 0 && saved_open(s, 12); i--) {
+    for (size_t i = saved_count(s, 7, 0); i > 0 && saved_open(s, 7); i--) {
         struct connection *c = mem_new(struct connection);
 
         c->n = n;
@@ -114,13 +111,10 @@ static void read_connections(struct saved *s, struct network *n)
 static void fields(struct saved *s, struct network *n)
 {
     SAVED_ENUM(s, 1, n->state, NETWORK_STATE_COUNT);
-    saved_str(s, 2, &n->guest_ns);
-    saved_str(s, 3, &n->netns);
-    saved_fd(s, 4, "the pod's network namespace", &n->netns_fd);
-    saved_u64(s, 5, &n->inode);
-    saved_fd(s, 6, "the listener for the pod's ports", &n->forward.listener);
-    saved_fd(s, 7, "the pod's ports", &n->forward.hook);
-    if ((n->config || saved_reads(s)) && saved_open(s, 8)) {
+    saved_fd(s, 2, "the pod's network namespace", &n->netns_fd);
+    saved_fd(s, 3, "the listener for the pod's ports", &n->forward.listener);
+    saved_fd(s, 4, "the pod's ports", &n->forward.hook);
+    if ((n->config || saved_reads(s)) && saved_open(s, 5)) {
         if (saved_reads(s))
             n->config = mem_new(struct net_config);
         config_saved(s, n->config);

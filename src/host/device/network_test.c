@@ -7,13 +7,13 @@
 #include "fixture/fake_vmm.h"
 #include "fixture/fsm_verify.h"
 #include "fixture/ledger_fixture.h"
+#include "fixture/saved_fixture.h"
 #include "fixture/stream_pair.h"
 #include "harness/tap.h"
 #include "harness/tempdir.h"
 #include "host/bridge/guest.h"
-#include "host/device/network.h"
+#include "host/device/network_priv.h"
 #include "host/ledger/ledger.h"
-#include "host/net/net.h"
 #include "host/vmm/vmm.h"
 
 #include <stdio.h>
@@ -34,6 +34,7 @@ struct fixture {
     struct vmm_ops ops;
     struct ledger *ledger;
     struct tempdir temp;
+    struct network_opts opts;
     struct network *n;
     enum fault faults[STEPS];
     unsigned at[STEPS]; /* the fault strikes at this call, 0: the first */
@@ -276,13 +277,14 @@ static void begin(struct ctx *ctx, struct fixture *r)
     fixture = r;
     tempdir_init(&r->temp, "/tmp");
     ASSERT_OK(ledger_create(tempdir_path(&r->temp, "ns/pod"), &r->ledger, &err), err);
-    r->n = network_new(&(struct network_opts){ .loop = ctx->loop,
-                                               .vmm = &r->vmm,
-                                               .guest = &r->guest,
-                                               .ledger = r->ledger,
-                                               .guest_ns = "pod1",
-                                               .enter = enter,
-                                               .leave = leave });
+    r->opts = (struct network_opts){ .loop = ctx->loop,
+                                     .vmm = &r->vmm,
+                                     .guest = &r->guest,
+                                     .ledger = r->ledger,
+                                     .guest_ns = "pod1",
+                                     .enter = enter,
+                                     .leave = leave };
+    r->n = network_new(&r->opts);
 }
 
 static int attach(struct ctx *ctx, struct fixture *r, struct err *err)
@@ -568,4 +570,89 @@ TEST_FIBER(detach_ends_the_connections_that_are_open)
         ASSERT_EQ(n, 0);
     stream_free(TAKE_PTR(r.guest_end));
     finish(&r, false);
+}
+
+/* --- another program continues it --- */
+
+static bool is_port(void *arg, const char *name)
+{
+    return str_starts(name, "port");
+}
+
+/* What a client has: its end, and the guest's. */
+struct ends {
+    struct stream *client, *guest;
+};
+
+static void connect_ends(struct ctx *ctx, struct fixture *r, size_t capacity, struct ends *ret)
+{
+    struct connection *c = mem_new(struct connection);
+
+    c->n = r->n;
+    c->fd = -1;
+    c->port = 8080;
+    stream_pair(ctx->loop, capacity, &c->client, &ret->client);
+    stream_pair(ctx->loop, capacity, &c->guest, &ret->guest);
+    network_serve(c);
+}
+
+static void expect_read(struct ctx *ctx, struct stream *from, const char *text)
+{
+    struct err err = ERR_INIT;
+    char buf[16] = "";
+    size_t n = 1;
+
+    if (!text) {
+        ASSERT_OK(stream_read(ctx, from, buf, 1, &n, &err), err);
+        ASSERT_EQ(n, 0);
+        return;
+    }
+    ASSERT_OK(stream_read_full(ctx, from, buf, strlen(text), &err), err);
+    ASSERT_STR(buf, text);
+}
+
+TEST_VIRTUAL(a_network_and_its_connections_are_continued)
+{
+    struct err err = ERR_INIT;
+    struct ends half, full;
+    struct network *new = NULL;
+    struct fixture r;
+
+    saved_begin();
+    begin(ctx, &r);
+    r.forwards = true;
+    ASSERT_OK(attach(ctx, &r, &err), err);
+    connect_ends(ctx, &r, 64, &half);
+    connect_ends(ctx, &r, 2, &full);
+    ASSERT_EQ(stream_shutdown(half.client, SHUT_WR), 0);
+    expect_read(ctx, half.guest, NULL);
+    /* The guest does not read: two bytes are in its stream, two on their way. */
+    ASSERT_OK(stream_write_full(ctx, full.client, "abcdef", 6, &err), err);
+    ASSERT_OK(fiber_sleep(ctx, NS_PER_MS, &err), err);
+    SAVED_PASS_ON(w, network_saved(w, 1, &r.opts, &r.n), loop_drop_fibers(ctx->loop, is_port, NULL),
+                  s, network_saved(s, 1, &r.opts, &new), again,
+                  network_saved(again, 1, &r.opts, &new));
+    saved_end();
+    r.n = new;
+    ASSERT_EQ(network_state(new), NETWORK_ATTACHED);
+    ASSERT(new->netns_fd >= 0 && new->forward.listener >= 0 && new->forward.hook >= 0);
+    ASSERT_EQ(network_count(new), 2);
+    ASSERT_STR(network_iface(new, 0)->name, "eth0");
+    ASSERT_STR(network_iface(new, 0)->addresses[0].text, "10.1.0.2");
+    ASSERT_EQ(network_iface(new, 0)->addresses[0].prefix, 24);
+    ASSERT_EQ(network_iface(new, 0)->mtu, 1400);
+    ASSERT_EQ(network_iface(new, 0)->mac[5], 1);
+    expect_read(ctx, full.guest, "abcdef");
+    ASSERT_OK(stream_write_full(ctx, full.guest, "g", 1, &err), err);
+    expect_read(ctx, full.client, "g");
+    ASSERT_OK(stream_write_full(ctx, half.guest, "def", 3, &err), err);
+    expect_read(ctx, half.client, "def");
+    stream_free(half.guest);
+    expect_read(ctx, half.client, NULL);
+    ASSERT_OK(network_detach(ctx, r.n, &err), err); /* ends the other */
+    expect_read(ctx, full.client, NULL);
+    stream_free(half.client);
+    stream_free(full.client);
+    stream_free(full.guest);
+    finish(&r, true);
 }

@@ -1,5 +1,5 @@
 /* plan9_save.c - the shares of a VM. Not saved: the holders of a share, which its reservations
- * count. */
+ * count; its tree and what it follows, which only an add reads. */
 #include "base/saved.h"
 #include "host/device/plan9_priv.h"
 
@@ -17,18 +17,22 @@ static void share_saved(struct saved *s, struct share *share)
     saved_str(s, 6, &share->path);
     saved_u64(s, 7, &dev);
     saved_u64(s, 8, &ino);
-    saved_fd(s, 9, "the tree of a share", &share->tree_fd);
-    saved_str(s, 10, (char **)&share->follow.source);
-    saved_u64(s, 11, &share->follow.mount);
-    saved_bool(s, 12, &share->follow.late);
-    saved_str(s, 13, &share->follow.ids.uid);
-    saved_str(s, 14, &share->follow.ids.gid);
-    saved_bool(s, 15, &share->read_only);
-    saved_bool(s, 16, &share->unique);
+    saved_bool(s, 9, &share->read_only);
+    saved_bool(s, 10, &share->unique);
     share->dev = (dev_t)dev;
     share->ino = (ino_t)ino;
     if (!share->name || !share->host_path || !share->path)
         saved_fail(s, "a share has no name");
+    else if (share->state == PART_RESERVED && !share->held.leaving)
+        saved_fail(s, "%s is being shared with the VM", share->host_path);
+}
+
+static struct share *share_new(void)
+{
+    struct share *share = mem_new(struct share);
+
+    share->tree_fd = -1;
+    return share;
 }
 
 void plan9_saved(struct saved *s, struct plan9 *c)
@@ -38,7 +42,7 @@ void plan9_saved(struct saved *s, struct plan9 *c)
 
     saved_u64(s, 1, &c->next_name);
     for (size_t i = saved_count(s, 2, 0); i > 0; i--)
-        list_append(&c->shares, &mem_new(struct share)->node);
+        list_append(&c->shares, &share_new()->node);
     LIST_FOR (struct share, share, &c->shares, node) {
         if (!saved_open(s, 2))
             break;

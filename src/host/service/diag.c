@@ -4,6 +4,7 @@
 #include "host/control/diag.h"
 #include "api/lcow.pb-c.h"
 #include "api/shimdiag.pb-c.h"
+#include "base/log.h"
 #include "base/str.h"
 #include "host/control/container.h"
 #include "host/control/inspect.h"
@@ -193,8 +194,13 @@ static int upgrade(struct ctx *ctx, struct service *s, const Lcow__UpgradeReques
 
     if (!s->opts.on_upgrade)
         return err_set(err, ERR_UNIMPLEMENTED, "this VM has no shim of containerd's to upgrade");
-    if (s->opts.on_upgrade(ctx, s->opts.arg, &u, err) < 0)
-        return -1;
+    if (s->opts.on_upgrade(ctx, s->opts.arg, &u, err) < 0) {
+        log_warn(ctx, "not upgraded", F_ERR(err));
+        pb_set_str(&resp->reason, reason_name(err_reason(err))); /* a status of ttrpc has none */
+        pb_set_str(&resp->error, err->msg);
+        err_clear(err);
+        return 0;
+    }
     pb_set_str(&resp->from, from);
     pb_set_str(&resp->to, to);
     return 0;
