@@ -92,7 +92,7 @@ cell.EMPTY_DIRS = ("/run/lcow", "/run/netns", "/run/containerd/s", "/var/lib/lco
 
 def allowed(path):
     """What lcow keeps on purpose: templates, directories that all sandboxes share."""
-    return path.startswith("/var/lib/lcow/templates") or path.removeprefix("/run/lcow/") in (
+    return path.startswith(("/var/lib/lcow/layers", "/var/lib/lcow/templates")) or path.removeprefix("/run/lcow/") in (
         *harness.PERSISTENT, "k8s.io", "template", "/var/lib/lcow/sandboxes", "/var/lib/lcow/scratch")
 
 
