@@ -614,8 +614,9 @@ static void expect_read(struct ctx *ctx, struct stream *from, const char *text)
 TEST_VIRTUAL(a_network_and_its_connections_are_continued)
 {
     struct err err = ERR_INIT;
-    struct ends half, full;
+    struct ends half, full, back;
     struct network *new = NULL;
+    struct connection *c;
     struct fixture r;
 
     saved_begin();
@@ -626,8 +627,12 @@ TEST_VIRTUAL(a_network_and_its_connections_are_continued)
     connect_ends(ctx, &r, 2, &full);
     ASSERT_EQ(stream_shutdown(half.client, SHUT_WR), 0);
     expect_read(ctx, half.guest, NULL);
+    connect_ends(ctx, &r, 64, &back);
+    ASSERT_EQ(stream_shutdown(back.guest, SHUT_WR), 0);
+    expect_read(ctx, back.client, NULL);
     /* The guest does not read: two bytes are in its stream, two on their way. */
     ASSERT_OK(stream_write_full(ctx, full.client, "abcdef", 6, &err), err);
+    ASSERT_OK(stream_write_full(ctx, full.guest, "uvwxyz", 6, &err), err); /* nor the client */
     ASSERT_OK(fiber_sleep(ctx, NS_PER_MS, &err), err);
     SAVED_PASS_ON(w, network_saved(w, 1, &r.opts, &r.n), loop_drop_fibers(ctx->loop, is_port, NULL),
                   s, network_saved(s, 1, &r.opts, &new), again,
@@ -636,6 +641,10 @@ TEST_VIRTUAL(a_network_and_its_connections_are_continued)
     r.n = new;
     ASSERT_EQ(network_state(new), NETWORK_ATTACHED);
     ASSERT(new->netns_fd >= 0 && new->forward.listener >= 0 && new->forward.hook >= 0);
+    c = LIST_FIRST(&new->forward.all, struct connection, node);
+    ASSERT(c->port == 8080 && c->in.ended && !c->out.ended);
+    c = LIST_ENTRY(new->forward.all.prev, struct connection, node);
+    ASSERT(!c->in.ended && c->out.ended && new->forward.connections == 3);
     ASSERT_EQ(network_count(new), 2);
     ASSERT_STR(network_iface(new, 0)->name, "eth0");
     ASSERT_STR(network_iface(new, 0)->addresses[0].text, "10.1.0.2");
@@ -643,8 +652,7 @@ TEST_VIRTUAL(a_network_and_its_connections_are_continued)
     ASSERT_EQ(network_iface(new, 0)->mtu, 1400);
     ASSERT_EQ(network_iface(new, 0)->mac[5], 1);
     expect_read(ctx, full.guest, "abcdef");
-    ASSERT_OK(stream_write_full(ctx, full.guest, "g", 1, &err), err);
-    expect_read(ctx, full.client, "g");
+    expect_read(ctx, full.client, "uvwxyz");
     ASSERT_OK(stream_write_full(ctx, half.guest, "def", 3, &err), err);
     expect_read(ctx, half.client, "def");
     stream_free(half.guest);
@@ -652,6 +660,8 @@ TEST_VIRTUAL(a_network_and_its_connections_are_continued)
     ASSERT_OK(network_detach(ctx, r.n, &err), err); /* ends the other */
     expect_read(ctx, full.client, NULL);
     stream_free(half.client);
+    stream_free(back.client);
+    stream_free(back.guest);
     stream_free(full.client);
     stream_free(full.guest);
     finish(&r, true);
