@@ -1,6 +1,7 @@
 /* A bridge that is saved, and read into another object on another loop: the guest notices nothing.
  */
 #include "fixture/bridge_fixture.h"
+#define SAVED_TWO_PROGRAMS
 #include "fixture/saved_fixture.h"
 
 #define EXIT_BODY "{\"Result\":0,\"ExitCode\":42}"
