@@ -313,8 +313,7 @@ TEST_FIBER(a_ledger_alone_removes_the_directory)
 TEST_FIBER(a_saved_cgroup_is_used_and_removed_on)
 {
     AUTO(saved_free)
-    struct saved *writer = saved_writer(),
-                 *starting = saved_writer(), *reader = NULL;
+    struct saved *writer = saved_writer(), *starting = saved_writer(), *reader = NULL;
     struct cgroup *c = NULL;
     struct err err = ERR_INIT;
 
@@ -339,6 +338,7 @@ TEST_FIBER(a_saved_cgroup_is_used_and_removed_on)
     cgroup_free(TAKE_PTR(f.cgroup));
     f.cgroup = c;
     ASSERT_OK(cgroup_join(c, 4711, &err), err);
+    put(&f, DIR_MADE "/cpuset.cpus", "", 0600);
     ASSERT_OK(cgroup_set_cpuset(ctx, c, "0", &err), err);
     AUTO_FREE char *asked = text_of(&f, "asked");
     ASSERT_HAS(asked, "set-property --runtime cri-containerd-abc.scope AllowedCPUs=0");
