@@ -481,7 +481,7 @@ TEST_FIBER(a_child_that_ends_while_it_is_saved_is_reaped)
     child_free(c);
 }
 
-TEST_FIBER(no_child_is_none_and_a_process_of_others_is_refused)
+TEST_FIBER(without_a_child_nothing_is_read_and_a_foreign_process_is_refused)
 {
     AUTO(saved_free) struct saved *writer = saved_writer(), *reader = NULL;
     struct child *none = NULL, *got = (struct child *)&none, *foreign, *read = NULL;

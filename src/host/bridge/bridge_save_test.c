@@ -115,7 +115,7 @@ TEST_VIRTUAL(an_answer_that_comes_before_its_wait_is_kept)
     finish(&w);
 }
 
-TEST_VIRTUAL(an_answer_that_nobody_fetches_is_freed_with_the_bridge)
+TEST_VIRTUAL(an_answer_without_its_wait_is_freed_with_the_bridge)
 {
     struct world w;
 
@@ -291,7 +291,7 @@ static void half_a_line(struct world *w)
     b->log_lost = true;
 }
 
-TEST_VIRTUAL(the_log_goes_on_within_its_line)
+TEST_VIRTUAL(the_log_continues_within_its_line)
 {
     struct world w;
     struct err err = ERR_INIT;
