@@ -355,3 +355,41 @@ TEST_VIRTUAL(a_port_that_was_not_dialled_is_open_again)
     ASSERT(fake_vmm_dial(w.second.vmm, PORT_LOG, &s) != 0); /* that one was */
     finish(&w);
 }
+
+/* It came, but its caller has not been woken yet. */
+static void answered(struct world *w)
+{
+    struct bridge_call *c = LIST_FIRST(&bridge_of(w->first.g)->calls, struct bridge_call, node);
+
+    c->payload = str_dup(EXIT_BODY);
+    c->len = strlen(EXIT_BODY);
+    c->done = true;
+}
+
+TEST_VIRTUAL(an_answer_that_came_before_is_saved_with_its_wait)
+{
+    struct world w;
+    struct calling c;
+
+    replace(&w, ctx, answered);
+    wait_again(&w, &c);
+    settle(&w.second);
+    ASSERT_OK(c.r, c.err);
+    ASSERT_EQ(c.code, 42);
+    finish(&w);
+}
+
+static void end_the_log(struct world *w)
+{
+    stream_free(TAKE_PTR(w->log));
+}
+
+TEST_VIRTUAL(a_log_that_has_ended_is_not_awaited)
+{
+    struct world w;
+    struct err err = ERR_INIT;
+
+    replace(&w, ctx, end_the_log);
+    ASSERT_OK(w.second.g->ops->drain_log(ctx, w.second.g, &err), err);
+    finish(&w);
+}
