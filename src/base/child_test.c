@@ -1,11 +1,12 @@
 /* child_test.c - children get what was named and nothing else, and their end is known. */
-#include "base/child.h"
+#include "base/child_priv.h"
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/fiber.h"
 #include "base/loop.h"
 #include "base/str.h"
 #include "base/stream.h"
+#include "fixture/handover_fixture.h"
 #include "harness/tap.h"
 #include "harness/tempdir.h"
 #include <errno.h>
@@ -417,4 +418,85 @@ TEST_FIBER(a_child_that_does_not_exit_blocks_no_fiber_and_is_reaped_when_it_does
     for (struct ctx soon = ctx_with_timeout(ctx, 20 * NS_PER_S); is_ours(pid);)
         ASSERT_OK(fiber_sleep(&soon, NS_PER_MS, &err), err);
     ASSERT_EQ(waitpid(tracer, NULL, 0), tracer);
+}
+
+/* As an exec does: the object goes, its descriptor stays. */
+static struct child *replace(struct child *old)
+{
+    AUTO(saved_free) struct saved *writer = saved_writer(), *reader = NULL;
+    struct loop *loop = old->loop;
+    struct child *c = NULL;
+    struct err err = ERR_INIT;
+
+    child_saved(writer, 1, loop, &old);
+    reader = saved_fixture_read(writer);
+    source_remove(loop, &old->source);
+    free(old);
+    child_saved(reader, 1, loop, &c);
+    ASSERT_OK(saved_check(reader, &err), err);
+    ASSERT(c);
+    return c;
+}
+
+TEST_FIBER(a_saved_child_is_still_ours)
+{
+    const char *argv[] = { "sh", "-c", "read x; exit 7", NULL };
+    struct child *c = NULL;
+    struct err err = ERR_INIT;
+    int in[2], status;
+
+    ASSERT_EQ(pipe2(in, O_CLOEXEC), 0);
+    const struct child_fd fds[] = { { in[0], 0 } };
+    ASSERT_OK(
+        child_spawn(ctx, &(struct child_opts){ .argv = argv, .fds = fds, .n_fds = 1 }, &c, &err),
+        err);
+    pid_t pid = child_pid(c);
+    c = replace(c);
+    ASSERT_EQ(child_pid(c), pid);
+    ASSERT(!child_done(c, NULL));
+    fd_close(in[1]);
+    ASSERT_OK(child_wait(ctx, c, &status, &err), err);
+    ASSERT(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+    c = replace(c); /* its end is known */
+    ASSERT(child_done(c, &status));
+    ASSERT(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+    ASSERT_EQ(child_kill(c, SIGKILL), -ESRCH);
+    child_free(c);
+    fd_close(in[0]);
+}
+
+TEST_FIBER(a_child_that_ends_while_it_is_saved_is_reaped)
+{
+    const char *argv[] = { "sleep", "600", NULL };
+    struct child *c = NULL;
+    struct err err = ERR_INIT;
+    int status;
+
+    ASSERT_OK(child_spawn(ctx, &(struct child_opts){ .argv = argv }, &c, &err), err);
+    ASSERT_EQ(child_kill(c, SIGTERM), 0);
+    c = replace(c); /* no turn of the loop since */
+    ASSERT(!child_done(c, NULL));
+    ASSERT_OK(child_wait(ctx, c, &status, &err), err);
+    ASSERT(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+    ASSERT_EQ(kill(child_pid(c), 0), -1);
+    child_free(c);
+}
+
+TEST_FIBER(without_a_child_nothing_is_read_and_a_foreign_process_is_refused)
+{
+    AUTO(saved_free) struct saved *writer = saved_writer(), *reader = NULL;
+    struct child *none = NULL, *got = (struct child *)&none, *foreign, *read = NULL;
+    struct err err = ERR_INIT;
+
+    foreign = child_new(ctx->loop, getppid(), pidfd_open(getppid(), 0));
+    child_saved(writer, 1, ctx->loop, &none);
+    child_saved(writer, 2, ctx->loop, &foreign);
+    reader = saved_fixture_read(writer);
+    child_saved(reader, 1, ctx->loop, &got);
+    ASSERT(!got);
+    child_saved(reader, 2, ctx->loop, &read);
+    ASSERT_FAIL(saved_check(reader, &err), err, ERR_INVALID);
+    fd_close(foreign->pidfd);
+    free(foreign);
+    free(read);
 }

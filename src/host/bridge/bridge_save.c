@@ -19,9 +19,8 @@ static void call_saved(struct saved *s, struct bridge_call *c)
     if (!c->waits)
         saved_fail(s, "a call to the guest is not answered yet");
     saved_u64(s, 1, &c->id);
-    saved_u64(s, 2, &c->since_ns);
-    saved_bool(s, 3, &c->done);
-    saved_sbuf(s, 4, &payload);
+    saved_bool(s, 2, &c->done);
+    saved_sbuf(s, 3, &payload);
     if (saved_reads(s) && c->done) {
         c->len = payload.len;
         sbuf_addc(&payload, '\0');

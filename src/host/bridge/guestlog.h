@@ -66,8 +66,8 @@ bool guestlog_line(struct guestlog *l, const struct ctx *ctx, const char *line, 
 /* The stages so far go into the timeline; later ones at once. The best moment is when the guest
  * has spoken without delay, that is, when it is up. */
 void guestlog_flush(struct guestlog *l, uint64_t now_ns);
-/* Reads lines to the stream's end (0) or until ctx ends or the stream fails (-1). Of a log that was
- * saved meanwhile, it goes on where that stopped. */
+/* Reads lines to the stream's end (0) or until ctx ends or the stream fails (-1). A log that was
+ * saved is continued within its line. */
 int guestlog_read(struct ctx *ctx, struct guestlog *l, struct stream *s, struct err *err);
 
 /* Appends s with everything that could act on a terminal or a log reader escaped (\n, \u001b …),

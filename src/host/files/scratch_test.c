@@ -4,9 +4,10 @@
 #include "base/fiber.h"
 #include "base/str.h"
 #include "fixture/ledger_fixture.h"
+#include "fixture/handover_fixture.h"
 #include "harness/tap.h"
 #include "harness/tempdir.h"
-#include "host/files/scratch.h"
+#include "host/files/scratch_priv.h"
 #include "host/ledger/ledger.h"
 
 #include <dirent.h>
@@ -302,5 +303,32 @@ TEST_FIBER(without_the_room_that_is_asked_for_no_disk_is_made)
     ASSERT(!made);
     ASSERT_OK(r, second);
     ASSERT_OK(removed, second);
+    finish(&f);
+}
+
+TEST_FIBER(a_saved_disk_is_still_locked_and_can_be_removed)
+{
+    AUTO(saved_free) struct saved *writer = saved_writer(), *reader = NULL;
+    struct scratch *s, *again = NULL;
+    struct fixture f;
+    struct err err = ERR_INIT;
+
+    start(&f);
+    s = make(ctx, &f, "a");
+    int fd = scratch_fd(s);
+    AUTO_FREE char *dir = str_dup(s->dir);
+    scratch_saved(writer, 1, f.ledger, &s);
+    reader = saved_fixture_read(writer);
+    s->fd = s->lock = -1; /* as an exec: the object goes, its descriptors stay */
+    scratch_free(s);
+    scratch_saved(reader, 1, f.ledger, &again);
+    ASSERT_OK(saved_check(reader, &err), err);
+    ASSERT_EQ(scratch_fd(again), fd);
+    ASSERT_HAS(again->path, "/scratch.img");
+    ASSERT_OK(scratch_sweep(f.dir, false, NULL, NULL, &err), err);
+    ASSERT_EQ(access(dir, F_OK), 0); /* a living one */
+    ASSERT_EQ(ledger_fixture_open(f.ledger), 1);
+    drop(ctx, again);
+    ASSERT_EQ(access(dir, F_OK), -1);
     finish(&f);
 }

@@ -7,9 +7,10 @@
 #include "base/loop.h"
 #include "base/str.h"
 #include "fixture/ledger_fixture.h"
+#include "fixture/handover_fixture.h"
 #include "harness/tap.h"
 #include "harness/tempdir.h"
-#include "host/jail/anchor.h"
+#include "host/jail/anchor_priv.h"
 #include "host/jail/cgroup.h"
 #include "host/ledger/ledger.h"
 
@@ -386,4 +387,43 @@ TEST_FIBER(a_ledger_alone_ends_it)
     ASSERT_OK(ledger_reclaim(ctx, copy, false, NULL, NULL, &err), err);
     ASSERT_OK(anchor_wait(ctx, r.anchor, &by_us, &err), err);
     ASSERT(!by_us);
+}
+
+/* Its child is tested in base: here the record and who ended it. A second object has the same
+ * process; the first is dropped as by an exec. */
+TEST_FIBER(a_saved_anchor_stands_on)
+{
+    AUTO(saved_free) struct saved *writer = saved_writer(), *reader = NULL;
+    struct anchor *old, *a = NULL;
+    struct err err = ERR_INIT;
+    bool by_us = true;
+
+    FIXTURE(f);
+    fixture_spawn(&f);
+    old = f.anchor;
+    pid_t pid = anchor_pid(old);
+    old->by_us = true;
+    anchor_saved(writer, 1, ctx->loop, f.ledger, &old);
+    reader = saved_fixture_read(writer);
+    ASSERT_OK(saved_check(writer, &err), err);
+
+    /* The old program's child would reap the process. */
+    struct loop *other = loop_new(NULL);
+    anchor_saved(reader, 1, other, f.ledger, &a);
+    ASSERT_OK(saved_check(reader, &err), err);
+    ASSERT_EQ(anchor_pid(a), pid);
+    ASSERT(a->by_us);
+    ASSERT(old->record && a->record == old->record);
+    ASSERT(a->ledger == f.ledger);
+    old->by_us = false;
+    ASSERT_EQ(kill(pid, SIGKILL), 0);
+    ASSERT_OK(anchor_wait(ctx, old, &by_us, &err), err);
+    ASSERT(!by_us);
+    child_leave(old->child);
+    old->child = NULL;
+    old->record = 0; /* the new one's */
+    free(TAKE_PTR(f.anchor));
+    free(TAKE_PTR(a->child)); /* its descriptor was the old one's */
+    anchor_free(a);
+    loop_free(other);
 }

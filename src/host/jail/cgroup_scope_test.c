@@ -8,6 +8,7 @@
 #include "base/fiber.h"
 #include "base/loop.h"
 #include "fixture/ledger_fixture.h"
+#include "fixture/handover_fixture.h"
 #include "harness/tap.h"
 #include "harness/tempdir.h"
 #include "host/jail/cgroup_priv.h"
@@ -306,5 +307,43 @@ TEST_FIBER(a_ledger_alone_removes_the_directory)
     ledger_close(other);     /* as if we had died */
     empty(&f);
     ASSERT_OK(ledger_reclaim(ctx, dir, false, NULL, NULL, &err), err);
+    ASSERT(!exists(&f, DIR_MADE));
+}
+
+/* A scope and a directory that we made: all that a cgroup consists of. */
+TEST_FIBER(a_saved_cgroup_is_used_and_removed_on)
+{
+    AUTO(saved_free)
+    struct saved *writer = saved_writer(), *starting = saved_writer(), *reader = NULL;
+    struct cgroup *c = NULL;
+    struct err err = ERR_INIT;
+
+    FIXTURE(f);
+    ASSERT_OK(make(&f, PATH_GIVEN, &err), err);
+    cgroup_saved(starting, 1, f.ledger, &f.cgroup);
+    ASSERT_FAIL(saved_check(starting, &err), err, ERR_STATE);
+    ASSERT_HAS(err.msg, "cri-containerd-abc.scope is being started");
+    err_clear(&err);
+    cgroup_settle(f.cgroup);
+    cgroup_saved(writer, 1, f.ledger, &f.cgroup);
+    reader = saved_fixture_read(writer);
+    cgroup_saved(reader, 1, f.ledger, &c);
+    ASSERT_OK(saved_check(reader, &err), err);
+    ASSERT(c->v2 && f.cgroup->v2);
+    ASSERT_STR(c->cpu_dir, f.cgroup->cpu_dir);
+    ASSERT_STR(c->cpuset_dir, f.cgroup->cpuset_dir);
+    ASSERT_EQ(c->n_procs, f.cgroup->n_procs);
+    ASSERT_STR(c->procs[0], f.cgroup->procs[0]);
+    ASSERT_EQ(c->n_made, 1);
+    ASSERT(c->made[0].leaf && c->made[0].record == f.cgroup->made[0].record);
+    cgroup_free(TAKE_PTR(f.cgroup));
+    f.cgroup = c;
+    ASSERT_OK(cgroup_join(c, 4711, &err), err);
+    put(&f, DIR_MADE "/cpuset.cpus", "", 0600);
+    ASSERT_OK(cgroup_set_cpuset(ctx, c, "0", &err), err);
+    AUTO_FREE char *asked = text_of(&f, "asked");
+    ASSERT_HAS(asked, "set-property --runtime cri-containerd-abc.scope AllowedCPUs=0");
+    empty(&f);
+    ASSERT_OK(cgroup_remove(c, &err), err);
     ASSERT(!exists(&f, DIR_MADE));
 }

@@ -2,6 +2,7 @@
 #include "base/fd.h"
 #include "base/list.h"
 #include "fixture/ledger_fixture.h"
+#include "fixture/handover_fixture.h"
 #include "harness/tap.h"
 #include "harness/tempdir.h"
 #include "host/ledger/ledger_priv.h"
@@ -770,4 +771,71 @@ TEST(an_overlong_line_is_damaged_and_the_next_one_is_read)
     ASSERT_MSG_HAS(err.msg, "1 damaged");
     ASSERT_EQ(seen.n, 1);
     ASSERT_STR(seen.v[0].what, "/after");
+}
+
+/* --- saved --- */
+
+/* As an exec does: the object goes, its descriptor stays. */
+static struct ledger *replace(struct ledger *old)
+{
+    AUTO(saved_free) struct saved *writer = saved_writer(), *reader = NULL;
+    struct ledger *l = NULL;
+    struct err err = ERR_INIT;
+
+    ledger_saved(writer, 1, &old);
+    reader = saved_fixture_read(writer);
+    old->fd = -1;
+    ledger_close(old);
+    ledger_saved(reader, 1, &l);
+    ASSERT_OK(saved_check(reader, &err), err);
+    ASSERT(l);
+    return l;
+}
+
+TEST(a_saved_ledger_keeps_its_lock_and_its_records)
+{
+    const char *dir = fresh();
+    AUTO(ledger_close) struct ledger *l = NULL;
+    struct err err = ERR_INIT;
+    uint64_t ids[4];
+    bool alive = false;
+
+    ASSERT_OK(ledger_create(dir, &l, &err), err);
+    for (int i = 0; i < 3; i++)
+        ASSERT_OK(ledger_add(l, LEDGER_FILE, "/x/y", &ids[i], &err), err);
+    ASSERT_OK(ledger_forget(l, ids[1], &err), err);
+    l->last_id = 77; /* as after a compaction */
+    l = replace(l);
+    ASSERT_OK(ledger_owner_alive(dir, &alive, &err), err);
+    ASSERT(alive);
+    ASSERT_STR(ledger_dir(l), dir);
+    ASSERT_EQ(ledger_fixture_open(l), 2);
+    ASSERT_FAIL(ledger_forget(l, ids[1], &err), err, ERR_NOT_FOUND);
+    ASSERT_FAIL(ledger_finish(l, &err), err, ERR_STATE);
+    ASSERT_OK(ledger_add(l, LEDGER_FILE, "/x/z", &ids[3], &err), err);
+    ASSERT_EQ(ids[3], 78);
+    ASSERT_EQ(ledger_fixture_open(l), 3);
+    ASSERT_OK(ledger_forget(l, ids[0], &err), err);
+    ASSERT_OK(ledger_forget(l, ids[2], &err), err);
+    ASSERT_OK(ledger_forget(l, ids[3], &err), err);
+    ASSERT_OK(ledger_finish(l, &err), err);
+}
+
+TEST(a_damaged_ledger_is_not_resumed)
+{
+    const char *dir = fresh();
+    AUTO(saved_free) struct saved *writer = saved_writer(), *reader = NULL;
+    struct ledger *l = NULL, *read = NULL;
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(ledger_create(dir, &l, &err), err);
+    ASSERT_EQ(write(l->fd, "rubbish\n", 8), 8);
+    ledger_saved(writer, 1, &l);
+    reader = saved_fixture_read(writer);
+    ledger_saved(reader, 1, &read);
+    ASSERT_FAIL(saved_check(reader, &err), err, ERR_INVALID);
+    ASSERT_HAS(err.msg, dir);
+    read->fd = -1;
+    ledger_close(read);
+    ledger_close(l);
 }

@@ -220,6 +220,7 @@ int qemu_follow_drop(struct ctx *ctx, struct qemu_proc *p, struct err *err)
 
 /* --- saved --- */
 
+/* Not saved: there, since each look begins with it. */
 static void mount_saved(struct saved *s, struct follow_mount *m)
 {
     saved_u64(s, 1, &m->id);
@@ -228,7 +229,6 @@ static void mount_saved(struct saved *s, struct follow_mount *m)
     saved_str(s, 4, &m->point);
     saved_bool(s, 5, &m->shown);
     saved_bool(s, 6, &m->left_out);
-    saved_bool(s, 7, &m->there);
     if (saved_reads(s) && (!m->what || !m->point))
         saved_fail(s, "a mount without its place");
 }

@@ -193,12 +193,11 @@ static void resume(struct saved *s, struct qemu *q)
 
     if (saved_check(s, &err) < 0)
         return;
-    if (!p->child || !p->qmp || !p->console || !p->errors || !q->link || !q->ledger) {
+    if (q->state != QEMU_RUNNING || !p->child || !p->qmp || !p->console || !p->errors || !q->link ||
+        !q->ledger)
         saved_fail(s, "parts of the VM are missing");
-        return;
-    }
-    q->state = QEMU_RUNNING;
-    qemu_proc_watch(p);
+    else
+        qemu_proc_watch(p);
 }
 
 static void fields_saved(struct saved *s, struct qemu *q)
@@ -227,6 +226,7 @@ static void fields_saved(struct saved *s, struct qemu *q)
     console_saved(s, 24, &q->console);
     saved_text(s, 25, q->version, sizeof(q->version));
     saved_u64(s, 26, &q->greeted_at);
+    SAVED_ENUM(s, 30, q->state, QEMU_STATE_COUNT);
 }
 
 void qemu_saved(struct vmm *v, struct saved *s, struct ledger *ledger)

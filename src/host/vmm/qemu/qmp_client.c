@@ -322,7 +322,8 @@ static void check_idle(const struct qmp_client *c, struct saved *s)
         saved_fail(s, "a command to QEMU is under way");
 }
 
-/* Not saved: commands that nobody waits for any more. QEMU has them; their answers are dropped. */
+/* Not saved: QEMU's version, which connect has told, and commands whose callers gave up. QEMU has
+ * these; their answers are dropped. */
 void qmp_client_saved(struct saved *s, uint32_t field, const struct qmp_client_opts *opts,
                       struct qmp_client **client)
 {
@@ -343,8 +344,7 @@ void qmp_client_saved(struct saved *s, uint32_t field, const struct qmp_client_o
     saved_stream(s, 1, "QEMU's monitor", c->ctx.loop, &c->o.stream);
     saved_u64(s, 2, &c->last_id);
     saved_u64(s, 3, &c->fd_call); /* QEMU keeps one descriptor: the next waits for this answer */
-    saved_text(s, 4, c->version, sizeof(c->version));
-    saved_sbuf(s, 5, &half);
+    saved_sbuf(s, 4, &half);
     saved_close(s);
     if (!reads)
         return;
