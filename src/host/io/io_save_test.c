@@ -167,7 +167,7 @@ static int client(struct world *w, int which)
     return fd;
 }
 
-/* Another program goes on. */
+/* Another program continues. */
 static void upgrade(struct world *w)
 {
     AUTO(saved_free) struct saved *writer = saved_writer(), *reader = NULL;
