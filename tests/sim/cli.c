@@ -1,7 +1,8 @@
 /* cli.c - runs schedules and prints TAP, one line for each class of faults.
  *     sim_X [--seeds A..B]       all of them; a failing one is named
  *     sim_X --seed N [-v]        one, with a trace of its steps
- *     --first                    stop at the first that fails */
+ *     --first                    stop at the first that fails
+ *     --upgrades                 with upgrades of the shim, as cli.h says */
 #include "cli.h"
 #include "base/clock.h"
 #include "base/fd.h"
@@ -26,6 +27,12 @@ static volatile sig_atomic_t current_hi, current_lo;
 
 static struct sbuf trace; /* of the schedule that runs, if it is kept */
 static bool printing, keeping;
+static bool upgrades;
+
+bool cli_upgrades(void)
+{
+    return upgrades;
+}
 
 bool cli_tracing(void)
 {
@@ -132,7 +139,8 @@ static bool run_one(const struct cli_program *p, uint64_t seed, const char *dir,
         printf("# seed %llu: %s\n", (unsigned long long)seed, strtok(text, "\n"));
         for (char *line; (line = strtok(NULL, "\n"));)
             printf("#     %s\n", line);
-        printf("# replay: %s --seed %llu -v\n", p->name, (unsigned long long)seed);
+        printf("# replay: %s%s --seed %llu -v\n", p->name, upgrades ? " --upgrades" : "",
+               (unsigned long long)seed);
     }
     return true;
 }
@@ -222,6 +230,8 @@ static int parse(int argc, char **argv, struct annotations *o)
             o->verbose = true;
         else if (str_eq(argv[i], "--first"))
             o->first_only = true;
+        else if (str_eq(argv[i], "--upgrades"))
+            upgrades = true;
         else if ((str_eq(argv[i], "--seeds") || str_eq(argv[i], "--seed")) && i + 1 < argc &&
                  parse_range(argv[i + 1], &o->first, &o->last) == 0)
             i++;
@@ -240,7 +250,9 @@ int cli_main(int argc, char **argv, const struct cli_program *p)
     char dir[64];
 
     if (parse(argc, argv, &o) < 0 || p->n_classes > CLASSES_MAX) {
-        fprintf(stderr, "usage: %s [--seeds A..B | --seed N] [--first] [-v]   (seeds from 1)\n",
+        fprintf(stderr,
+                "usage: %s [--seeds A..B | --seed N] [--first] [--upgrades] [-v]   "
+                "(seeds from 1)\n",
                 p->name);
         return 2;
     }

@@ -120,14 +120,14 @@ static void main_fiber(void *arg)
 
     cancel_init(&ear.stop, NULL);
     cancel_init(&death.stop, NULL);
-    fiber_go(s->w.loop, ear_main, &ear, "ear");
-    fiber_go(s->w.loop, death_main, &death, "death");
+    fiber_go(s->w.loop, ear_main, &ear, "sim.ear");
+    fiber_go(s->w.loop, death_main, &death, "sim.death");
     s->n_clients = 1 + (unsigned)rng_below(&s->w.rng, REG_CLIENTS_MAX);
     for (unsigned i = 0; i < s->n_clients; i++) {
         struct reg_client *c = mem_new(struct reg_client);
 
         *c = (struct reg_client){ s, i };
-        fibers_go(&s->clients, s->w.loop, reg_client_main, c, "client %u", i);
+        fibers_go(&s->clients, s->w.loop, reg_client_main, c, "sim.client %u", i);
     }
     cancel_some(s);
     close_all(s);
@@ -159,7 +159,7 @@ void reg_run(uint64_t seed, const char *dir, struct cli_result *ret)
     for (unsigned i = 0; i < REG_CLIENTS_MAX; i++)
         cancel_init(&s.cancels[i], NULL);
     s.registry = world_registry(&s.w, s.events);
-    fiber_go(s.w.loop, main_fiber, &s, "main");
+    fiber_go(s.w.loop, main_fiber, &s, "sim.main");
     if (world_run(&s.w)) {
         registry_free(s.registry);
         world_check(&s.w);

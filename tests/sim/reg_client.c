@@ -143,7 +143,8 @@ static void await_victims(struct reg *s, struct victim *victims[REG_CONTAINERS],
 {
     for (unsigned i = 0; i < REG_CONTAINERS; i++) {
         if (victims[i] && must) {
-            fibers_go(&s->clients, s->w.loop, victim_main, victims[i], "victim %s", victims[i]->id);
+            fibers_go(&s->clients, s->w.loop, victim_main, victims[i], "sim.victim %s",
+                      victims[i]->id);
         } else if (victims[i]) {
             process_unref(victims[i]->init);
             free(victims[i]);

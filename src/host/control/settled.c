@@ -71,7 +71,7 @@ static const struct {
     { "ports ", "connections to the pod's ports" },
 };
 
-static bool is_listed(const char *name, const char *why)
+bool settled_is(const char *name, const char *why)
 {
     for (size_t i = 0; why && i < ARRAY_LEN(waits); i++)
         if (str_starts(name, waits[i].fiber) && str_eq(why, waits[i].why))
@@ -81,7 +81,7 @@ static bool is_listed(const char *name, const char *why)
 
 static bool look(void *arg, const char *name, const char *why)
 {
-    if (is_listed(name, why))
+    if (settled_is(name, why))
         return true;
     (void)err_because(arg, REASON_UPGRADE_REFUSED, ERR_STATE,
                       "a change is under way: %s waits for %s", name, why ? why : "its turn");

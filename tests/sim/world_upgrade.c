@@ -1,0 +1,99 @@
+/* world_upgrade.c - the shim is replaced by another program, as `lcow upgrade` does it: everything
+ * of it ends but what the document names. The fibers of the world are those that begin with "sim."
+ * or "fake.". */
+#include "base/ctx.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/loop.h"
+#include "base/saved.h"
+#include "host/control/settled.h"
+#include "world.h"
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define FDS_MAX 512
+
+static bool of_the_shim(void *arg, const char *name)
+{
+    (void)arg;
+    return !str_starts(name, "sim.") && !str_starts(name, "fake.");
+}
+
+static bool look(void *arg, const char *name, const char *why)
+{
+    struct sbuf *busy = arg;
+
+    if (!of_the_shim(NULL, name) || settled_is(name, why))
+        return true;
+    sbuf_addf(busy, "%s waits for %s", name, why ? why : "its turn");
+    return false;
+}
+
+int world_settle(struct world *w, uint64_t limit_ns)
+{
+    struct ctx root = ctx_root(w->loop), limited = ctx_with_timeout(&root, limit_ns);
+    struct err err = ERR_INIT;
+
+    for (;;) {
+        AUTO(sbuf_release) struct sbuf busy = { 0 };
+
+        loop_each_fiber(w->loop, look, &busy);
+        if (busy.len == 0)
+            return 0;
+        if (limit_ns == 0 || loop_wait_idle(&limited, "the shim to settle", &err) < 0) {
+            world_say(w, "no upgrade: %s", busy.data);
+            return -1;
+        }
+    }
+}
+
+/* As exec does. */
+static void close_descriptors(void)
+{
+    for (int fd = STDERR_FILENO + 1; fd < FDS_MAX; fd++) {
+        int flags = fcntl(fd, F_GETFD);
+
+        if (flags >= 0 && flags & FD_CLOEXEC)
+            (void)close(fd);
+    }
+}
+
+int world_exec(struct world *w, struct saved *writer, struct saved **ret_reader)
+{
+    const void *data;
+    size_t len;
+    struct err err = ERR_INIT;
+
+    if (saved_finish(writer, &data, &len, &err) < 0) {
+        world_say(w, "no upgrade: %s", err.msg);
+        return -1;
+    }
+    loop_drop_fibers(w->loop, of_the_shim, NULL);
+    if (saved_keep_fds(writer, true, &err) < 0 || saved_reader(data, len, ret_reader, &err) < 0)
+        abort();
+    close_descriptors();
+    saved_hand_over(*ret_reader, writer);
+    w->resumes = true;
+    return 0;
+}
+
+void world_resumed(struct world *w, struct saved *reader)
+{
+    struct err err = ERR_INIT;
+
+    w->resumes = false;
+    if (saved_check(reader, &err) < 0 || saved_keep_fds(reader, false, &err) < 0)
+        world_broken(w, "the next program cannot continue: %s", err.msg);
+    else
+        world_say(w, "upgraded");
+}
+
+void world_keep(void *object)
+{
+    static void **all;
+    static size_t n, cap;
+
+    all = mem_grow(all, n, &cap, sizeof(*all));
+    all[n++] = object;
+}
