@@ -9,10 +9,11 @@
 #include "host/control/settled.h"
 #include "world.h"
 #include <fcntl.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-#define FDS_MAX 512
+#define GAP_MAX 64 /* numbers that are not in use: there are no more behind them */
 
 static bool of_the_shim(void *arg, const char *name)
 {
@@ -48,12 +49,16 @@ int world_settle(struct world *w, uint64_t limit_ns)
     }
 }
 
-/* As exec does. */
+/* As exec does. What a thread is closing already must not be closed twice: its number may be used
+ * again. */
 static void close_descriptors(void)
 {
-    for (int fd = STDERR_FILENO + 1; fd < FDS_MAX; fd++) {
+    while (fd_closing() > 0)
+        sched_yield();
+    for (int fd = STDERR_FILENO + 1, gap = 0; gap < GAP_MAX; fd++) {
         int flags = fcntl(fd, F_GETFD);
 
+        gap = flags < 0 ? gap + 1 : 0;
         if (flags >= 0 && flags & FD_CLOEXEC)
             (void)close(fd);
     }
