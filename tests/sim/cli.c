@@ -13,12 +13,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define DEFAULT_LAST 10000
 #define SEED_SECONDS 20 /* of real time: a schedule that does not end is reported */
 #define SHOWN 3         /* failures shown of a class */
 #define CLASSES_MAX 32
+#define BLOCK 1000
+#define BROKEN_STATUS 3
 #define TWICE 24 /* schedules that are run again, to compare their traces */
 
 static volatile sig_atomic_t current_hi, current_lo;
@@ -241,6 +245,50 @@ static int parse(int argc, char **argv, struct annotations *o)
     return 0;
 }
 
+/* --- many --- */
+
+static bool run_block(const struct cli_program *p, const struct annotations *o, const char *dir,
+                      struct totals *classes)
+{
+    bool broken = false;
+
+    for (uint64_t seed = o->first; seed <= o->last && !(o->first_only && broken); seed++)
+        broken |= run_one(p, seed, dir, classes);
+    return broken;
+}
+
+/* What a program leaves in memory when it is replaced is not freed: so each block is a process. */
+static bool run_blocks(const struct cli_program *p, const struct annotations *o, const char *dir,
+                       struct totals *classes)
+{
+    size_t bytes = CLASSES_MAX * sizeof(*classes);
+    struct totals *all =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    bool broken = false;
+
+    for (uint64_t first = o->first; first <= o->last && !(o->first_only && broken);
+         first += BLOCK) {
+        struct annotations block = *o;
+        int status = 0;
+
+        block.first = first;
+        block.last = first + BLOCK - 1 < o->last ? first + BLOCK - 1 : o->last;
+        fflush(stdout);
+
+        pid_t pid = fork();
+
+        if (pid == 0)
+            exit(run_block(p, &block, dir, all) ? BROKEN_STATUS : 0);
+        if (pid < 0 || waitpid(pid, &status, 0) < 0 ||
+            (status != 0 && (!WIFEXITED(status) || WEXITSTATUS(status) != BROKEN_STATUS)))
+            exit(1); /* it has said why */
+        broken |= status != 0;
+    }
+    memcpy(classes, all, bytes);
+    (void)munmap(all, bytes);
+    return broken;
+}
+
 int cli_main(int argc, char **argv, const struct cli_program *p)
 {
     struct annotations o = { .first = 1, .last = DEFAULT_LAST };
@@ -272,8 +320,8 @@ int cli_main(int argc, char **argv, const struct cli_program *p)
         fprintf(stderr, "%s: %s: %m\n", p->name, dir);
         return 2;
     }
-    for (uint64_t seed = o.first; seed <= o.last && !(o.first_only && broken); seed++)
-        broken |= run_one(p, seed, dir, classes);
+    broken = upgrades && o.last - o.first >= BLOCK ? run_blocks(p, &o, dir, classes)
+                                                   : run_block(p, &o, dir, classes);
     if (!broken && !o.verbose)
         unsteady = count_unsteady(p, &o, dir, &tried);
     (void)dir_remove(dir);
