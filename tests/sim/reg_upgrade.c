@@ -3,6 +3,7 @@
 #include "base/ctx.h"
 #include "base/loop.h"
 #include "base/saved.h"
+#include "host/control/inspect.h"
 #include "host/control/registry.h"
 #include "reg_priv.h"
 
@@ -22,6 +23,8 @@ static void upgrade(struct reg *s)
 {
     AUTO(saved_free) struct saved *writer = saved_writer(), *reader = NULL;
 
+    AUTO_FREE char *before = registry_inspect(s->registry);
+
     parts(writer, s);
     if (world_exec(&s->w, writer, &reader) < 0)
         return;
@@ -29,7 +32,7 @@ static void upgrade(struct reg *s)
     world_keep(s->registry);
     reg_begin(s);
     parts(reader, s);
-    world_resumed(&s->w, reader);
+    world_resumed(&s->w, reader, before, s->registry);
     s->w.result->figures[REG_FIG_UPGRADES]++;
 }
 

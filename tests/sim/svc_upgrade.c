@@ -2,6 +2,7 @@
 #include "base/loop.h"
 #include "base/saved.h"
 #include "host/control/events.h"
+#include "host/control/inspect.h"
 #include "host/control/registry.h"
 #include "host/rpc/rpc_server.h"
 #include "host/service/service.h"
@@ -60,15 +61,18 @@ void svc_upgrade(struct svc *s, uint64_t limit_ns)
     AUTO(saved_free) struct saved *writer = saved_writer(), *reader = NULL;
     bool dry_run = rng_below(&s->upgrade_rng, 10) == 0;
 
+    AUTO_FREE char *before = NULL;
+
     hold(s, true);
     if (world_settle(&s->w, limit_ns) == 0 && !s->leaving) {
         parts(writer, s);
+        before = registry_inspect(s->registry);
         if (!dry_run && world_exec(&s->w, writer, &reader) == 0) {
             keep(s);
             svc_peer_lose(s);
             svc_begin(s);
             parts(reader, s);
-            world_resumed(&s->w, reader);
+            world_resumed(&s->w, reader, before, s->registry);
             s->w.result->figures[SVC_FIG_UPGRADES]++;
         }
     }

@@ -69,8 +69,8 @@ int world_settle(struct world *w, uint64_t limit_ns);
  * document are gone, its memory is of no more use. Caller frees the reader, before the writer. -1:
  * it cannot be saved, and nothing has changed. */
 int world_exec(struct world *w, struct saved *writer, struct saved **ret_reader);
-/* All was read. */
-void world_resumed(struct world *w, struct saved *reader);
+/* All was read: what `lcow inspect` prints must be the same as before. */
+void world_resumed(struct world *w, struct saved *reader, const char *before, struct registry *r);
 /* What belonged to a program that has ended: kept, since it cannot be freed without closing what
  * the next one uses. */
 void world_keep(void *object);

@@ -6,6 +6,7 @@
 #include "base/fd.h"
 #include "base/loop.h"
 #include "base/saved.h"
+#include "host/control/inspect.h"
 #include "host/control/settled.h"
 #include "world.h"
 #include <fcntl.h>
@@ -83,15 +84,30 @@ int world_exec(struct world *w, struct saved *writer, struct saved **ret_reader)
     return 0;
 }
 
-void world_resumed(struct world *w, struct saved *reader)
+/* Two lines that begin with the first difference. */
+static void compare(struct world *w, const char *before, const char *after)
 {
+    size_t at = 0;
+
+    if (str_eq(before, after))
+        return;
+    while (before[at] && before[at] == after[at])
+        at++;
+    at -= at < 40 ? at : 40;
+    world_broken(w, "an upgrade changes the state:\n%.120s\n%.120s", before + at, after + at);
+}
+
+void world_resumed(struct world *w, struct saved *reader, const char *before, struct registry *r)
+{
+    AUTO_FREE char *after = registry_inspect(r);
     struct err err = ERR_INIT;
 
     w->resumes = false;
     if (saved_check(reader, &err) < 0 || saved_keep_fds(reader, false, &err) < 0)
         world_broken(w, "the next program cannot continue: %s", err.msg);
     else
-        world_say(w, "upgraded");
+        compare(w, before, after);
+    world_say(w, "upgraded");
 }
 
 void world_keep(void *object)
