@@ -1,7 +1,8 @@
 /* cli.c - runs schedules and prints TAP, one line for each class of faults.
  *     sim_X [--seeds A..B]       all of them; a failing one is named
  *     sim_X --seed N [-v]        one, with a trace of its steps
- *     --first                    stop at the first that fails */
+ *     --first                    stop at the first that fails
+ *     --upgrades                 with upgrades of the shim, as cli.h says */
 #include "cli.h"
 #include "base/clock.h"
 #include "base/fd.h"
@@ -12,12 +13,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define DEFAULT_LAST 10000
 #define SEED_SECONDS 20 /* of real time: a schedule that does not end is reported */
 #define SHOWN 3         /* failures shown of a class */
 #define CLASSES_MAX 32
+#define BLOCK 1000
+#define BROKEN_STATUS 3
 #define TWICE 24 /* schedules that are run again, to compare their traces */
 
 static volatile sig_atomic_t current_hi, current_lo;
@@ -26,6 +31,12 @@ static volatile sig_atomic_t current_hi, current_lo;
 
 static struct sbuf trace; /* of the schedule that runs, if it is kept */
 static bool printing, keeping;
+static bool upgrades;
+
+bool cli_upgrades(void)
+{
+    return upgrades;
+}
 
 bool cli_tracing(void)
 {
@@ -132,7 +143,8 @@ static bool run_one(const struct cli_program *p, uint64_t seed, const char *dir,
         printf("# seed %llu: %s\n", (unsigned long long)seed, strtok(text, "\n"));
         for (char *line; (line = strtok(NULL, "\n"));)
             printf("#     %s\n", line);
-        printf("# replay: %s --seed %llu -v\n", p->name, (unsigned long long)seed);
+        printf("# replay: %s%s --seed %llu -v\n", p->name, upgrades ? " --upgrades" : "",
+               (unsigned long long)seed);
     }
     return true;
 }
@@ -222,6 +234,8 @@ static int parse(int argc, char **argv, struct annotations *o)
             o->verbose = true;
         else if (str_eq(argv[i], "--first"))
             o->first_only = true;
+        else if (str_eq(argv[i], "--upgrades"))
+            upgrades = true;
         else if ((str_eq(argv[i], "--seeds") || str_eq(argv[i], "--seed")) && i + 1 < argc &&
                  parse_range(argv[i + 1], &o->first, &o->last) == 0)
             i++;
@@ -229,6 +243,50 @@ static int parse(int argc, char **argv, struct annotations *o)
             return -EINVAL;
     }
     return 0;
+}
+
+/* --- many --- */
+
+static bool run_block(const struct cli_program *p, const struct annotations *o, const char *dir,
+                      struct totals *classes)
+{
+    bool broken = false;
+
+    for (uint64_t seed = o->first; seed <= o->last && !(o->first_only && broken); seed++)
+        broken |= run_one(p, seed, dir, classes);
+    return broken;
+}
+
+/* What a program leaves in memory when it is replaced is not freed: so each block is a process. */
+static bool run_blocks(const struct cli_program *p, const struct annotations *o, const char *dir,
+                       struct totals *classes)
+{
+    size_t bytes = CLASSES_MAX * sizeof(*classes);
+    struct totals *all =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    bool broken = false;
+
+    for (uint64_t first = o->first; first <= o->last && !(o->first_only && broken);
+         first += BLOCK) {
+        struct annotations block = *o;
+        int status = 0;
+
+        block.first = first;
+        block.last = first + BLOCK - 1 < o->last ? first + BLOCK - 1 : o->last;
+        fflush(stdout);
+
+        pid_t pid = fork();
+
+        if (pid == 0)
+            exit(run_block(p, &block, dir, all) ? BROKEN_STATUS : 0);
+        if (pid < 0 || waitpid(pid, &status, 0) < 0 ||
+            (status != 0 && (!WIFEXITED(status) || WEXITSTATUS(status) != BROKEN_STATUS)))
+            exit(1); /* it has said why */
+        broken |= status != 0;
+    }
+    memcpy(classes, all, bytes);
+    (void)munmap(all, bytes);
+    return broken;
 }
 
 int cli_main(int argc, char **argv, const struct cli_program *p)
@@ -240,7 +298,9 @@ int cli_main(int argc, char **argv, const struct cli_program *p)
     char dir[64];
 
     if (parse(argc, argv, &o) < 0 || p->n_classes > CLASSES_MAX) {
-        fprintf(stderr, "usage: %s [--seeds A..B | --seed N] [--first] [-v]   (seeds from 1)\n",
+        fprintf(stderr,
+                "usage: %s [--seeds A..B | --seed N] [--first] [--upgrades] [-v]   "
+                "(seeds from 1)\n",
                 p->name);
         return 2;
     }
@@ -260,8 +320,8 @@ int cli_main(int argc, char **argv, const struct cli_program *p)
         fprintf(stderr, "%s: %s: %m\n", p->name, dir);
         return 2;
     }
-    for (uint64_t seed = o.first; seed <= o.last && !(o.first_only && broken); seed++)
-        broken |= run_one(p, seed, dir, classes);
+    broken = upgrades && o.last - o.first >= BLOCK ? run_blocks(p, &o, dir, classes)
+                                                   : run_block(p, &o, dir, classes);
     if (!broken && !o.verbose)
         unsteady = count_unsteady(p, &o, dir, &tried);
     (void)dir_remove(dir);

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define CLI_FIGURES 5
+#define CLI_FIGURES 6
 
 struct cli_result {
     char broken[768];                   /* the first law that was broken; "" if all hold */
@@ -29,6 +29,8 @@ int cli_main(int argc, char **argv, const struct cli_program *p);
  * runs of a seed may be in it. */
 void cli_trace(uint64_t now, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0)));
 bool cli_tracing(void);
+/* --upgrades: in each schedule, another program takes over the shim now and then. */
+bool cli_upgrades(void);
 /* A law is broken: the first one counts. */
 void cli_broken(struct cli_result *r, uint64_t now, const char *fmt, va_list ap)
     __attribute__((format(printf, 3, 0)));

@@ -28,17 +28,10 @@ static const unsigned faults[REG_FAULT_COUNT] = {
 
 /* --- watching --- */
 
-struct ear {
-    struct reg *s;
-    struct cancel stop;
-    bool done;
-};
-
 static void ear_main(void *arg)
 {
-    struct ear *e = arg;
-    struct reg *s = e->s;
-    struct ctx root = ctx_root(s->w.loop), ctx = ctx_with_cancel(&root, &e->stop);
+    struct reg *s = arg;
+    struct ctx root = ctx_root(s->w.loop), ctx = ctx_with_cancel(&root, &s->ear.stop);
     const struct event *event;
     struct err err = ERR_INIT;
 
@@ -48,13 +41,27 @@ static void ear_main(void *arg)
         reg_laws_told(s, event);
         events_done(s->events);
     }
-    e->done = true;
+    s->ear.done = true;
 }
+
+void reg_begin(struct reg *s)
+{
+    s->events = events_new();
+    events_filter(s->events, reg_laws_pushed, s);
+    s->registry = world_registry(&s->w, s->events);
+    fiber_go(s->w.loop, ear_main, s, "publisher");
+}
+
+struct death {
+    struct reg *s;
+    struct cancel stop;
+    bool done;
+};
 
 /* A VM that dies ends what ran in it at once. */
 static void death_main(void *arg)
 {
-    struct ear *e = arg;
+    struct death *e = arg;
     struct reg *s = e->s;
     struct ctx root = ctx_root(s->w.loop), ctx = ctx_with_cancel(&root, &e->stop);
     struct err err = ERR_INIT;
@@ -116,28 +123,27 @@ static void cancel_some(struct reg *s)
 static void main_fiber(void *arg)
 {
     struct reg *s = arg;
-    struct ear ear = { .s = s }, death = { .s = s };
+    struct death death = { .s = s };
 
-    cancel_init(&ear.stop, NULL);
     cancel_init(&death.stop, NULL);
-    fiber_go(s->w.loop, ear_main, &ear, "ear");
-    fiber_go(s->w.loop, death_main, &death, "death");
+    fiber_go(s->w.loop, death_main, &death, "sim.death");
     s->n_clients = 1 + (unsigned)rng_below(&s->w.rng, REG_CLIENTS_MAX);
     for (unsigned i = 0; i < s->n_clients; i++) {
         struct reg_client *c = mem_new(struct reg_client);
 
         *c = (struct reg_client){ s, i };
-        fibers_go(&s->clients, s->w.loop, reg_client_main, c, "client %u", i);
+        fibers_go(&s->clients, s->w.loop, reg_client_main, c, "sim.client %u", i);
     }
+    if (cli_upgrades())
+        fibers_go(&s->clients, s->w.loop, reg_upgrade_main, s, "sim.upgrades");
     cancel_some(s);
     close_all(s);
     while (events_pending(s->events) > 0)
         fiber_yield(s->w.loop);
-    cancel_fire(&ear.stop, ERR_CANCELLED, "the end");
+    cancel_fire(&s->ear.stop, ERR_CANCELLED, "the end");
     cancel_fire(&death.stop, ERR_CANCELLED, "the end");
-    while (!ear.done || !death.done)
+    while (!s->ear.done || !death.done)
         fiber_yield(s->w.loop);
-    cancel_release(&ear.stop);
     cancel_release(&death.stop);
     if (!s->w.result->broken[0])
         reg_laws_end(s);
@@ -152,20 +158,22 @@ void reg_run(uint64_t seed, const char *dir, struct cli_result *ret)
     world_plan(&s.w, faults[s.fault], s.fault == REG_EVERYTHING);
     if (s.pods && seed / (2 * REG_FAULT_COUNT) % 4) /* what ends was ended */
         s.w.guest_opts.container_ns = 3600 * NS_PER_S;
-    s.events = events_new();
     s.laws = reg_laws_new();
-    events_filter(s.events, reg_laws_pushed, &s);
+    rng_seed(&s.upgrade_rng, ~seed);
+    waitq_init(&s.released);
+    cancel_init(&s.ear.stop, NULL);
     fibers_init(&s.clients);
     for (unsigned i = 0; i < REG_CLIENTS_MAX; i++)
         cancel_init(&s.cancels[i], NULL);
-    s.registry = world_registry(&s.w, s.events);
-    fiber_go(s.w.loop, main_fiber, &s, "main");
+    reg_begin(&s);
+    fiber_go(s.w.loop, main_fiber, &s, "sim.main");
     if (world_run(&s.w)) {
         registry_free(s.registry);
         world_check(&s.w);
     }
     ret->figures[REG_FIG_VMS] = s.w.vms;
     events_free(s.events);
+    cancel_release(&s.ear.stop);
     reg_laws_free(s.laws);
     world_close(&s.w);
 }

@@ -24,7 +24,13 @@ enum reg_fault {
 };
 extern const char *const reg_fault_names[];
 
-enum { REG_FIG_VMS, REG_FIG_EXITS, REG_FIG_CALLS, REG_FIG_FAILED }; /* of a result */
+enum {
+    REG_FIG_VMS,
+    REG_FIG_EXITS,
+    REG_FIG_CALLS,
+    REG_FIG_FAILED,
+    REG_FIG_UPGRADES
+}; /* of a result */
 
 /* dir: of ours alone; holds the bundle's config.json. */
 void reg_run(uint64_t seed, const char *dir, struct cli_result *ret);

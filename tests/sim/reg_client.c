@@ -115,6 +115,7 @@ static void victim_main(void *arg)
     if (process_wait(&ctx, v->init, &view, &err) < 0 && err.code == ERR_DEADLINE)
         world_broken(&v->s->w, "%s, and container %s runs on", v->why, v->id);
     process_unref(v->init);
+    v->s->inside--;
     free(v);
 }
 
@@ -143,7 +144,9 @@ static void await_victims(struct reg *s, struct victim *victims[REG_CONTAINERS],
 {
     for (unsigned i = 0; i < REG_CONTAINERS; i++) {
         if (victims[i] && must) {
-            fibers_go(&s->clients, s->w.loop, victim_main, victims[i], "victim %s", victims[i]->id);
+            s->inside++;
+            fibers_go(&s->clients, s->w.loop, victim_main, victims[i], "sim.victim %s",
+                      victims[i]->id);
         } else if (victims[i]) {
             process_unref(victims[i]->init);
             free(victims[i]);
@@ -354,7 +357,11 @@ static void do_step(struct reg_client *c, unsigned n)
     snprintf(t.exec, sizeof(t.exec), "x%d", (int)rng_below(&s->w.rng, REG_EXECS));
     world_say(&s->w, "client %u: %s %s/%s", c->number, names[a], t.id, t.exec);
 
+    s->inside++;
+
     int r = act(&t, a);
+
+    s->inside--;
 
     world_say(&s->w, "client %u: %s %s: %s", c->number, names[a], t.id, r < 0 ? err.msg : "ok");
     s->w.result->figures[REG_FIG_CALLS]++;
@@ -379,6 +386,8 @@ void reg_client_main(void *arg)
     for (unsigned n = 0; n < steps && !s->w.calm; n++) {
         if (fiber_sleep(&ctx, world_some_ns(&s->w, 2 * NS_PER_S), &err) < 0)
             break;
+        while (s->held)
+            (void)waitq_wait(&root, &s->released, "the end of an upgrade", &err);
         do_step(c, n);
     }
     free(c);

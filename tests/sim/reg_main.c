@@ -10,7 +10,8 @@ int main(int argc, char **argv)
                                          .figures = { [REG_FIG_VMS] = "VMs",
                                                       [REG_FIG_EXITS] = "exits",
                                                       [REG_FIG_CALLS] = "calls",
-                                                      [REG_FIG_FAILED] = "of them failed" },
+                                                      [REG_FIG_FAILED] = "of them failed",
+                                                      [REG_FIG_UPGRADES] = "upgrades" },
                                          .prepare = world_prepare,
                                          .run = reg_run };
 

@@ -19,7 +19,16 @@ struct reg {
     struct fibers clients;
     unsigned n_clients;
     struct cancel cancels[REG_CLIENTS_MAX];
-    struct reg_law *laws; /* what was reported, by container and exec */
+    struct reg_ear {
+        struct cancel stop;
+        bool done;
+    } ear;
+    /* Upgrades: */
+    struct rng upgrade_rng;
+    unsigned inside;       /* calls of clients */
+    bool held;             /* no client begins one */
+    struct waitq released; /* held became false */
+    struct reg_law *laws;  /* what was reported, by container and exec */
 };
 
 /* reg_client.c */
@@ -28,6 +37,12 @@ struct reg_client {
     struct reg *s;
     unsigned number;
 };
+
+/* reg.c */
+void reg_begin(struct reg *s); /* the registry, with nothing in it, and who hears its events */
+
+/* reg_upgrade.c */
+void reg_upgrade_main(void *arg); /* struct reg; until all clients have gone */
 
 /* reg_laws.c */
 struct reg_law *reg_laws_new(void);

@@ -89,14 +89,14 @@ static bool count_event(void *arg, const struct event *e)
     return true;
 }
 
-static void begin(struct svc *s)
+void svc_begin(struct svc *s)
 {
     s->events = events_new();
     events_filter(s->events, count_event, s);
     s->registry = world_registry(&s->w, s->events);
     s->service = service_new(&(struct service_opts){ .loop = s->w.loop,
                                                      .registry = s->registry,
-                                                     .stats_v2 = world_chance(&s->w, 500),
+                                                     .stats_v2 = s->stats_v2,
                                                      .on_change = on_change,
                                                      .arg = s });
     s->publisher = publisher_new(&(struct publisher_opts){ .loop = s->w.loop,
@@ -180,8 +180,7 @@ static void shim_main(void *arg)
 
 /* --- what goes wrong around it --- */
 
-/* False when the schedule ends. */
-static bool pause_ns(struct svc *s, uint64_t ns)
+bool svc_pause(struct svc *s, uint64_t ns)
 {
     struct ctx root = ctx_root(s->w.loop), ctx = ctx_with_cancel(&root, &s->helpers_end);
     struct err err = ERR_INIT;
@@ -205,17 +204,17 @@ static void events_main(void *arg)
     bool deaf = has(s, SVC_EVENTS_SLOW) && world_chance(&s->w, 300);
 
     s->peer.sloppy = s->slow_events;
-    while (pause_ns(s, world_some_ns(&s->w, 15 * NS_PER_S))) {
+    while (svc_pause(s, world_some_ns(&s->w, 15 * NS_PER_S))) {
         if (deaf)
             s->peer.deaf = true;
         else
             set_away(s, true);
-        (void)pause_ns(s, lost ? rng_below(&s->w.rng, 200 * NS_PER_S)
-                               : world_some_ns(&s->w, 40 * NS_PER_S));
+        (void)svc_pause(s, lost ? rng_below(&s->w.rng, 200 * NS_PER_S)
+                                : world_some_ns(&s->w, 40 * NS_PER_S));
         s->peer.deaf = false;
         waitq_wake_all(&s->back);
         set_away(s, false);
-        if (!pause_ns(s, 15 * NS_PER_S))
+        if (!svc_pause(s, 15 * NS_PER_S))
             break;
     }
     s->peer.deaf = s->peer.sloppy = false;
@@ -227,19 +226,19 @@ static void restart_main(void *arg)
 {
     struct svc *s = arg;
 
-    while (pause_ns(s, world_some_ns(&s->w, 10 * NS_PER_S))) {
+    while (svc_pause(s, world_some_ns(&s->w, 10 * NS_PER_S))) {
         world_say(&s->w, "containerd ends");
         s->down = true;
         set_away(s, true);
         for (int i = 0; i < SVC_CONNS; i++)
             if (s->conns[i])
                 svc_conn_hang_up(s->conns[i]);
-        (void)pause_ns(s, world_some_ns(&s->w, 30 * NS_PER_S));
+        (void)svc_pause(s, world_some_ns(&s->w, 30 * NS_PER_S));
         world_say(&s->w, "containerd is back");
         set_away(s, false);
         s->down = false;
         waitq_wake_all(&s->back);
-        if (!pause_ns(s, 15 * NS_PER_S))
+        if (!svc_pause(s, 15 * NS_PER_S))
             break;
     }
 }
@@ -248,12 +247,12 @@ static void disk_main(void *arg)
 {
     struct svc *s = arg;
 
-    while (pause_ns(s, rng_below(&s->w.rng, 3 * NS_PER_S))) {
+    while (svc_pause(s, rng_below(&s->w.rng, 3 * NS_PER_S))) {
         bool more;
 
         world_say(&s->w, "the disk is full");
         world_fill_disk(&s->w, true);
-        more = pause_ns(s, rng_below(&s->w.rng, 4 * NS_PER_S));
+        more = svc_pause(s, rng_below(&s->w.rng, 4 * NS_PER_S));
         world_say(&s->w, "the disk has room");
         world_fill_disk(&s->w, false);
         if (!more)
@@ -267,7 +266,7 @@ static void clock_main(void *arg)
     struct svc *s = arg;
     struct world *w = &s->w;
 
-    while (pause_ns(s, 1 + world_some_ns(w, 10 * NS_PER_S))) {
+    while (svc_pause(s, 1 + world_some_ns(w, 10 * NS_PER_S))) {
         int64_t by = (int64_t)rng_below(&w->rng, 7200 * NS_PER_S) - 3600 * (int64_t)NS_PER_S;
         unsigned before = w->guest.clocks;
         unsigned vms = w->vms;
@@ -276,7 +275,7 @@ static void clock_main(void *arg)
         world_say(w, "the clock is set by %lld ms", (long long)(by / (int64_t)NS_PER_MS));
         s->clock_was_set = true;
         world_set_clock(w, by);
-        if (!pause_ns(s, NS_PER_S))
+        if (!svc_pause(s, NS_PER_S))
             break;
         if (due && w->vms == vms && w->guest.containers > 0 && w->guest.clocks == before)
             world_broken(w, "the guest's clock was not updated after the host's was set");
@@ -287,7 +286,7 @@ static void term_main(void *arg)
 {
     struct svc *s = arg;
 
-    if (pause_ns(s, world_some_ns(&s->w, 20 * NS_PER_S)))
+    if (svc_pause(s, world_some_ns(&s->w, 20 * NS_PER_S)))
         on_leave(s, "SIGTERM");
 }
 
@@ -303,11 +302,12 @@ static void go_helpers(struct svc *s)
         { s->w.faults & WORLD_DISK, disk_main, "disk" },
         { s->w.faults & WORLD_CLOCK, clock_main, "clock" },
         { s->terminates, term_main, "term" },
+        { cli_upgrades(), svc_upgrade_main, "upgrades" },
     };
 
     for (size_t i = 0; i < ARRAY_LEN(all); i++)
         if (all[i].wanted)
-            fibers_go(&s->clients, s->w.loop, all[i].fn, s, "%s", all[i].name);
+            fibers_go(&s->clients, s->w.loop, all[i].fn, s, "sim.%s", all[i].name);
 }
 
 /* --- the schedule --- */
@@ -325,6 +325,7 @@ static void plan(struct svc *s)
     s->slow_events = has(s, SVC_EVENTS_SLOW) && !s->restarts;
     s->loses_events = s->fault == SVC_EVENTS_LOST;
     s->terminates = s->fault == SVC_TERM;
+    s->stats_v2 = world_chance(&s->w, 500);
     s->pods = s->fault != SVC_ALONE && world_chance(&s->w, 350);
     snprintf(s->bundle, sizeof(s->bundle), "%s%s", s->w.dir, s->pods ? "/pod" : "");
     if (s->fault == SVC_ALONE) { /* nothing ends by itself */
@@ -360,6 +361,8 @@ static void close_all(struct svc *s)
     if (s->pods)
         bye = (struct svc_ask){ .act = SVC_SB_SHUTDOWN, .id = "s" };
     check_forgotten(s);
+    if (cli_upgrades())
+        svc_upgrade(s, NS_PER_S);
     if (!s->leaving)
         svc_clean_up(s);
     if (!s->leaving && s->pods)
@@ -410,13 +413,13 @@ static void main_fiber(void *arg)
     if (s->pods)
         svc_sandbox_open(s);
     if (s->fault == SVC_ALONE)
-        fibers_go(&callers, s->w.loop, svc_alone_main, s, "alone");
+        fibers_go(&callers, s->w.loop, svc_alone_main, s, "sim.alone");
     for (unsigned i = 1 + world_below(&s->w, SVC_CLIENTS_MAX); i > 0 && s->fault != SVC_ALONE;
          i--) {
         struct svc_client *c = mem_new(struct svc_client);
 
         *c = (struct svc_client){ s, i };
-        fibers_go(&callers, s->w.loop, svc_client_main, c, "client %u", i);
+        fibers_go(&callers, s->w.loop, svc_client_main, c, "sim.client %u", i);
     }
     go_helpers(s);
     if (fibers_wait(&limited, &callers, "clients", &err) < 0)
@@ -458,10 +461,11 @@ void svc_run(uint64_t seed, const char *dir, struct cli_result *ret)
     fibers_init(&s->helpers);
     cancel_init(&s->helpers_end, NULL);
     svc_peer_init(s);
+    rng_seed(&s->upgrade_rng, ~seed); /* of its own: else upgrades would change the schedule */
     s->laws = svc_laws_new();
-    begin(s);
-    fiber_go(s->w.loop, shim_main, s, "shim");
-    fiber_go(s->w.loop, main_fiber, s, "main");
+    svc_begin(s);
+    fiber_go(s->w.loop, shim_main, s, "sim.shim");
+    fiber_go(s->w.loop, main_fiber, s, "sim.main");
     if (world_run(&s->w)) {
         release(s);
         world_check(&s->w);

@@ -32,7 +32,7 @@ enum svc_fault {
 };
 extern const char *const svc_fault_names[];
 
-enum { SVC_FIG_VMS, SVC_FIG_CALLS, SVC_FIG_FAILED, SVC_FIG_LOST, SVC_FIG_EVENTS };
+enum { SVC_FIG_VMS, SVC_FIG_CALLS, SVC_FIG_FAILED, SVC_FIG_LOST, SVC_FIG_EVENTS, SVC_FIG_UPGRADES };
 
 /* dir: of ours alone; holds the bundle's config.json. */
 void svc_run(uint64_t seed, const char *dir, struct cli_result *ret);

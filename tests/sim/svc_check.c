@@ -121,10 +121,11 @@ static void check_undone(struct svc *s, const struct svc_ask *a)
 static void check_time(struct svc *s, const struct svc_call *call)
 {
     uint64_t took = call->answered_ns - call->sent_ns, bound = svc_bound(s, &call->ask);
+    uint64_t held = svc_held(s) - call->held_ns; /* an upgrade waited */
 
     if (!call->sent || call->conn->slow || s->leaving)
         return; /* it began before its last byte was sent; or the delay is the client's own */
-    if (took > bound)
+    if (took > held && took - held > bound)
         world_broken(&s->w, "%s %s/%s took %llu ms", svc_method(call->ask.act), call->ask.id,
                      call->ask.exec, (unsigned long long)(took / NS_PER_MS));
 }

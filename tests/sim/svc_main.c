@@ -11,7 +11,8 @@ int main(int argc, char **argv)
                                                       [SVC_FIG_CALLS] = "calls",
                                                       [SVC_FIG_FAILED] = "failed",
                                                       [SVC_FIG_LOST] = "lost",
-                                                      [SVC_FIG_EVENTS] = "events" },
+                                                      [SVC_FIG_EVENTS] = "events",
+                                                      [SVC_FIG_UPGRADES] = "upgrades" },
                                          .prepare = world_prepare,
                                          .run = svc_run };
 

@@ -47,10 +47,15 @@ void svc_peer_release(struct svc *s)
     sbuf_release(&s->peer.last);
 }
 
-void svc_peer_hang_up(struct svc *s)
+void svc_peer_lose(struct svc *s)
 {
     LIST_EACH (&s->peer.conns, pos)
         (void)stream_shutdown(LIST_ENTRY(pos, struct peer_conn, node)->stream, SHUT_RDWR);
+}
+
+void svc_peer_hang_up(struct svc *s)
+{
+    svc_peer_lose(s);
     s->peer.disturbed = true;
 }
 
@@ -256,8 +261,8 @@ int svc_peer_connect(struct ctx *ctx, void *arg, struct rpc_client **ret, struct
     waitq_init(&c->q);
     stream_pair(s->w.loop, 4096, &theirs, &c->stream);
     list_append(&s->peer.conns, &c->node);
-    fibers_go(&s->helpers, s->w.loop, reader_main, c, "containerd's reader");
-    fibers_go(&s->helpers, s->w.loop, handler_main, c, "containerd's events");
+    fibers_go(&s->helpers, s->w.loop, reader_main, c, "sim.peer reader");
+    fibers_go(&s->helpers, s->w.loop, handler_main, c, "sim.peer events");
     *ret = rpc_client_new(s->w.loop, theirs);
     return 0;
 }

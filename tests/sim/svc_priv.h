@@ -82,6 +82,7 @@ struct svc_call {
     uint32_t stream;
     struct svc_ask ask;
     uint64_t sent_ns, answered_ns;
+    uint64_t held_ns; /* svc_held when it was sent */
     bool sent, answered, lost;
     uint32_t code;
     char *text; /* of an error */
@@ -158,6 +159,8 @@ void svc_peer_init(struct svc *s);
 void svc_peer_release(struct svc *s);
 int svc_peer_connect(struct ctx *ctx, void *arg, struct rpc_client **ret, struct err *err);
 void svc_peer_hang_up(struct svc *s);
+/* The shim's ends are gone, with nothing on the way. */
+void svc_peer_lose(struct svc *s);
 
 /* --- svc_laws.c: events and answers fit together --- */
 struct svc_laws;
@@ -175,7 +178,18 @@ void svc_laws_ended(struct svc *s, const char *id, const char *exec, uint32_t pi
                     uint64_t at_ns);
 void svc_laws_end(struct svc *s);
 
+/* --- svc_upgrade.c --- */
+/* Waits until the shim is settled, for so long at most; then it goes on as another program. */
+void svc_upgrade(struct svc *s, uint64_t limit_ns);
+void svc_upgrade_main(void *arg); /* struct svc */
+/* For how long requests were not read because of upgrades. */
+uint64_t svc_held(const struct svc *s);
+
 /* --- svc.c --- */
+void svc_begin(struct svc *s); /* the shim, with nothing in it */
+/* False when the schedule ends. */
+bool svc_pause(struct svc *s, uint64_t ns);
+
 struct svc {
     enum svc_fault fault;
     struct world w;
@@ -189,6 +203,9 @@ struct svc {
     uint64_t pushed; /* events */
     struct publisher *publisher;
     struct watch *watch;
+    bool stats_v2;
+    struct rng upgrade_rng;
+    uint64_t held_ns, held_since; /* all earlier ones; 0: not now */
     struct latch leave;
     const char *leave_why;
     uint64_t leave_ns;

@@ -144,7 +144,7 @@ struct svc_conn *svc_conn_new(struct svc *s)
                 c->slow || world_chance(&s->w, 100) ? 1 + world_below(&s->w, 200) : 65536,
                 &c->stream, &theirs);
     rpc_server_serve(s->server, theirs);
-    fibers_go(&s->helpers, s->w.loop, reader_main, c, "client's reader");
+    fibers_go(&s->helpers, s->w.loop, reader_main, c, "sim.client reader");
     return c;
 }
 
@@ -266,6 +266,7 @@ struct svc_call *svc_conn_send(struct ctx *ctx, struct svc_conn *c, const struct
     if ((ask->act == SVC_SB_STOP && !ask->bad) || ask->act == SVC_SB_SHUTDOWN)
         c->s->stops++;
     call->sent_ns = loop_now(c->s->w.loop);
+    call->held_ns = svc_held(c->s);
     if (write_frame(&limited, c, &frame, &err) < 0) {
         if (err.code == ERR_DEADLINE)
             world_broken(&c->s->w, "the server does not read its requests");
@@ -273,8 +274,10 @@ struct svc_call *svc_conn_send(struct ctx *ctx, struct svc_conn *c, const struct
         return NULL;
     }
     call->sent = true;
-    if (!call->answered)
+    if (!call->answered) {
         call->sent_ns = loop_now(c->s->w.loop);
+        call->held_ns = svc_held(c->s);
+    }
     return call;
 }
 

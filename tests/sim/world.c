@@ -154,6 +154,8 @@ static struct vmm *make_vmm(void *arg)
 {
     struct world *w = arg;
 
+    if (w->resumes)
+        return w->vmm;
     w->vmm = fake_vmm_new(&w->vmm_opts);
     w->vmm->timeline = &w->timeline;
     watched = *w->vmm->ops;

@@ -15,6 +15,7 @@
 struct events;
 struct fake_host;
 struct registry;
+struct saved;
 
 /* A set of these goes wrong. */
 enum world_fault {
@@ -52,6 +53,7 @@ struct world {
     unsigned refused, silent, late, poisoned, host_fails; /* of a thousand */
     uint64_t answer_ns;
     bool disk_was_full;
+    bool resumes; /* a VM that is made is the one that there is */
 };
 
 /* dir: of ours alone; holds a config.json, see world_prepare. */
@@ -60,6 +62,19 @@ void world_open(struct world *w, uint64_t seed, const char *dir, struct cli_resu
 void world_plan(struct world *w, unsigned faults, bool rare);
 /* A registry in it. */
 struct registry *world_registry(struct world *w, struct events *events);
+/* --- world_upgrade.c: another program takes over --- */
+/* Until all fibers of the shim are at a wait at which they can be saved. -1: not in that time. */
+int world_settle(struct world *w, uint64_t limit_ns);
+/* Ends the program that has written this: its fibers and the descriptors that are not in the
+ * document are gone, its memory is of no more use. Caller frees the reader, before the writer. -1:
+ * it cannot be saved, and nothing has changed. */
+int world_exec(struct world *w, struct saved *writer, struct saved **ret_reader);
+/* All was read: what `lcow inspect` prints must be the same as before. */
+void world_resumed(struct world *w, struct saved *reader, const char *before, struct registry *r);
+/* What belonged to a program that has ended: kept, since it cannot be freed without closing what
+ * the next one uses. */
+void world_keep(void *object);
+
 /* From now on everything does what it is asked. */
 void world_calm(struct world *w);
 /* After the registry: nothing may be left. */

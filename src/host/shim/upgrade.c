@@ -169,6 +169,11 @@ static int settle(struct ctx *ctx, struct shim *s, struct err *err)
                            "upgrade: the shim was busy for 30 s (%s); repeat the upgrade later",
                            busy.msg);
     }
+    /* exec would wait for the thread, without limit. */
+    if (fd_closing() > 0)
+        return err_because(err, REASON_UPGRADE_REFUSED, ERR_UNAVAILABLE,
+                           "upgrade: a file is being closed, and its file system does not answer; "
+                           "repeat the upgrade when it does");
     if (s->stop.set)
         return err_because(err, REASON_SHIM_LEAVING, ERR_UNAVAILABLE,
                            "upgrade: the shim is exiting");
