@@ -12,5 +12,3 @@ struct loop;
 bool settled_at(const char *name, const char *why);
 /* -1 with ERR_STATE: names a fiber that is elsewhere. Never waits. */
 int settled_check(struct loop *loop, struct err *err);
-/* Whether a fiber of this name can be saved while it waits for that. */
-bool settled_at(const char *name, const char *why);
