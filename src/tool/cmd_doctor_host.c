@@ -378,18 +378,11 @@ static enum doctor_status check_shims(struct ctx *ctx, struct doctor *d)
 }
 
 const struct doctor_check doctor_host_checks[] = {
-    { "netns", check_netns },
-    { "tun", check_tun },
-    { "vsock", check_vsock },
-    { "tc", check_tc },
-    { "cgroups", check_cgroups },
-    { "disk", check_disk },
-    { "mke2fs", check_mke2fs },
-    { "mkfs.erofs", check_erofs },
-    { "scratch", check_scratch },
-    { "pci", check_pci },
-    { "containerd", check_containerd },
-    { "leftovers", check_leftovers },
-    { "shims", check_shims },
-    { NULL },
+    { "netns", check_netns },           { "tun", check_tun },
+    { "vsock", check_vsock },           { "tc", check_tc },
+    { "cgroups", check_cgroups },       { "disk", check_disk },
+    { "mke2fs", check_mke2fs },         { "mkfs.erofs", check_erofs },
+    { "scratch", check_scratch },       { "pci", check_pci },
+    { "containerd", check_containerd }, { "leftovers", check_leftovers },
+    { "shims", check_shims },           { NULL },
 };

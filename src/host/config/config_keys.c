@@ -52,7 +52,7 @@ const struct config_key config_keys[] = {
       "disk that is deleted with the VM; shared: in the snapshot on the host, which\n"
       "is slower; auto: scratch for CRI containers, shared for all others.",
       WORDS("auto", "scratch", "shared") },
-    { "vm", "layer_images", KEY_CHOICE, "auto", 0, 0, FIELD(layer_images),
+    { "vm", "layer_images", KEY_CHOICE, "off", 0, 0, FIELD(layer_images),
       "Turn the layers of an image, which are directories of the overlayfs\n"
       "snapshotter, into disk images (erofs) that VMs share. Small files are then\n"
       "read several times faster. auto: the first container of an image gets its\n"

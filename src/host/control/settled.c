@@ -7,7 +7,7 @@
 
 static const struct {
     const char *fiber; /* the beginning of its name */
-    const char *why;   /* what it waits for */
+    const char *wait;  /* what it waits for */
 } waits[] = {
     /* host/shim, host/rpc */
     { "serve", "something to serve" },
@@ -75,7 +75,7 @@ static const struct {
 bool settled_at(const char *name, const char *why)
 {
     for (size_t i = 0; why && i < ARRAY_LEN(waits); i++)
-        if (str_starts(name, waits[i].fiber) && str_eq(why, waits[i].why))
+        if (str_starts(name, waits[i].fiber) && str_eq(why, waits[i].wait))
             return true;
     return false;
 }

@@ -256,6 +256,7 @@ TEST_FIBER(the_longest_unused_are_removed_beyond_the_limit)
     ASSERT(make(ctx, &s, layers[0]));
     ASSERT(make(ctx, &s, layers[1]));
     ASSERT_EQ(count(&s), 2);
+    ASSERT_OK(fiber_sleep(ctx, 20 * NS_PER_MS, &err), err); /* the times of files have ticks */
     ASSERT_OK(look_for(&s, layers[0], &err), err); /* used: now the other one is the oldest */
     ASSERT(make(ctx, &s, layers[2]));
     ASSERT_EQ(count(&s), 2);
