@@ -1,6 +1,6 @@
-/* saved_fields_test.c - fields whose loss a schedule does not show, because they have the same value
- * in all schedules or are only printed: here each has a value of its own, and has it again after an
- * upgrade. */
+/* saved_fields_test.c - fields whose loss a schedule does not show, because they have the same
+ * value in all schedules or are only printed: here each has a value of its own, and has it again
+ * after an upgrade. */
 #include "base/saved.h"
 #include "fixture/registry_fixture.h"
 #include "host/control/container_priv.h"
@@ -13,6 +13,7 @@
 #include "host/device/scsi_priv.h"
 #include "host/device/vpci_priv.h"
 
+#define MOVED SCSI_LUNS /* to another controller */
 #define OF_POD                                                                                     \
     ",\"annotations\":{\"io.kubernetes.cri.container-type\":\"%s\","                               \
     "\"io.kubernetes.cri.sandbox-id\":\"p\"}"
@@ -261,15 +262,15 @@ static void compare_devices(const struct vm_parts *x, const struct vm_parts *y)
     ASSERT_EQ(y->vpci->next_name, x->vpci->next_name);
     ASSERT_EQ(y->vpci->reservations.last_id, x->vpci->reservations.last_id);
     {
-        const struct mount *a = LIST_FIRST(&x->scsi->slots[0]->mounts, struct mount, node),
-                           *b = LIST_FIRST(&y->scsi->slots[0]->mounts, struct mount, node);
+        const struct mount *a = LIST_FIRST(&x->scsi->slots[MOVED]->mounts, struct mount, node),
+                           *b = LIST_FIRST(&y->scsi->slots[MOVED]->mounts, struct mount, node);
 
         MOUNT_NUMBERS(SAME)
         MOUNT_TEXTS(SAME_TEXT)
         ASSERT_STR(b->options.v[0], a->options.v[0]);
     }
     {
-        const struct disk *a = x->scsi->slots[0], *b = y->scsi->slots[0];
+        const struct disk *a = x->scsi->slots[MOVED], *b = y->scsi->slots[MOVED];
 
         DISK_NUMBERS(SAME)
     }
@@ -306,19 +307,21 @@ static void give_device(struct vpci *c)
 
 static void give_devices(const struct vm_parts *p)
 {
+    p->scsi->slots[MOVED] = TAKE_PTR(p->scsi->slots[0]);
+    p->scsi->slots[MOVED]->slot.controller = 1;
     p->scsi->keeps_first = p->scsi->silent = p->scsi->lost[40] = true;
     p->scsi->reservations.last_id += 100;
     p->plan9->reservations.last_id += 100;
     give_device(p->vpci);
     {
-        struct mount *a = LIST_FIRST(&p->scsi->slots[0]->mounts, struct mount, node);
+        struct mount *a = LIST_FIRST(&p->scsi->slots[MOVED]->mounts, struct mount, node);
 
         MOUNT_NUMBERS(GIVE)
         MOUNT_TEXTS(GIVE_TEXT)
         strv_add(&a->options, "an option");
     }
     {
-        struct disk *a = p->scsi->slots[0];
+        struct disk *a = p->scsi->slots[MOVED];
 
         DISK_NUMBERS(GIVE)
     }
@@ -442,6 +445,7 @@ static void pods_main(void *arg)
     {
         struct vm *a = r->registry->vm;
 
+        a->clock_checking = false; /* else it begins again, and is set by that */
         VM_NUMBERS(GIVE)
         VM_TEXTS(GIVE_TEXT)
         VM_ARRAYS(GIVE_ARRAY)
