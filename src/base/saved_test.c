@@ -238,4 +238,3 @@ TEST(descriptors_survive_an_exec_only_while_they_are_kept)
     ASSERT_EQ(fcntl(fd, F_GETFD), FD_CLOEXEC);
     close(fd);
 }
-

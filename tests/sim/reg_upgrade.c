@@ -1,5 +1,5 @@
-/* reg_upgrade.c - the registry is saved and another program goes on, now and then. Clients call it
- * directly, so none may be inside. */
+/* reg_upgrade.c - the registry is saved and another program continues, now and then. Clients call
+ * it directly, so none may be inside. */
 #include "base/ctx.h"
 #include "base/loop.h"
 #include "base/saved.h"

@@ -179,7 +179,7 @@ void svc_laws_ended(struct svc *s, const char *id, const char *exec, uint32_t pi
 void svc_laws_end(struct svc *s);
 
 /* --- svc_upgrade.c --- */
-/* Waits until the shim is settled, for so long at most; then it goes on as another program. */
+/* Waits until the shim is settled, for so long at most; then it continues as another program. */
 void svc_upgrade(struct svc *s, uint64_t limit_ns);
 void svc_upgrade_main(void *arg); /* struct svc */
 /* For how long requests were not read because of upgrades. */

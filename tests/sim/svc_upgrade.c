@@ -1,4 +1,4 @@
-/* svc_upgrade.c - the shim saves itself and another program goes on, now and then. */
+/* svc_upgrade.c - the shim saves itself and another program continues, now and then. */
 #include "base/loop.h"
 #include "base/saved.h"
 #include "host/control/events.h"

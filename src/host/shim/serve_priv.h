@@ -69,5 +69,5 @@ void upgrade_guard(const struct shim_args *a, const struct upgrade_handover *h);
 /* The previous program is executed, with this error. Returns if there is none. */
 void upgrade_go_back(const struct shim_args *a, const struct upgrade_handover *h,
                      const struct err *why);
-/* This program goes on. */
+/* This program continues. */
 void upgrade_settle(struct shim *s, struct saved *sv, struct upgrade_handover *h);

@@ -3,7 +3,7 @@
  * The shim checks the new program, waits until it is settled (settled.h), writes its state into a
  * sealed memfd and executes the new program in the same process: QEMU and the anchors stay its
  * children, and the descriptors that the document names stay open. The new program reads the
- * document (`resume`) and goes on. If it cannot, it executes the previous program, which it was
+ * document (`resume`) and continues. If it cannot, it executes the previous program, which it was
  * given as a descriptor, with the same document. */
 #include "api/types.pb-c.h"
 #include "base/child.h"
