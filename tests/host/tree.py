@@ -13,11 +13,12 @@ import sys
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 TOP = os.path.dirname(os.path.dirname(HERE))
-sys.path += [os.path.join(TOP, "tests/e2e"), os.path.join(TOP, "tests/integration")]
+sys.path += [os.path.join(TOP, "tests/e2e"), os.path.join(TOP, "tests/integration"), os.path.join(TOP, "image")]
 
 import archives  # noqa: E402
 import cri  # noqa: E402
 import harness  # noqa: E402
+import inputs  # noqa: E402
 import packages  # noqa: E402
 
 import suite  # noqa: E402
@@ -44,6 +45,11 @@ def make(share, opts):
     if opts.suite:
         for name in ("bench", "docs", "scripts", "api", "man"):
             copy(os.path.join(TOP, name), os.path.join(tree, name))
+        debs = os.path.dirname(inputs.fetch("busybox-static").path)  # guest tests make a root of it
+        for path in glob.glob(os.path.join(debs, "busybox-static*")):
+            target = os.path.join(tree, "build/cache/debs", os.path.basename(debs))
+            os.makedirs(target, exist_ok=True)
+            link(path, os.path.join(target, os.path.basename(path)))
     if opts.suite in ("e2e", "bench"):
         copy(packages.CACHE, cache)
     else:

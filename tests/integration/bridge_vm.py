@@ -459,7 +459,7 @@ def busybox_tree(t):
     import inputs  # pylint: disable=import-outside-toplevel
     tree = os.path.join(t.work, "rootfs")
     unpacked = os.path.join(t.work, "busybox")
-    inputs.unpack(inputs.gather(False)["busybox"], unpacked)
+    inputs.unpack(inputs.fetch("busybox-static"), unpacked)
     for path in ("bin", "sbin", "etc", "proc", "sys", "dev", "tmp", "root", "home/app"):
         os.makedirs(os.path.join(tree, path))
     os.chmod(os.path.join(tree, "tmp"), 0o1777)
