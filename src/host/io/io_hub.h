@@ -32,6 +32,3 @@ struct io_client {
 /* parent: of its cancel. */
 void io_hub_join(struct io_hub *h, struct io_client *c, const char *id, struct cancel *parent);
 void io_client_leave(struct io_client *c);
-/* For saved.h. Reading initialises c, as join does. Before or after the process's stdio. */
-void io_client_saved(struct saved *s, uint32_t field, struct io_hub *h, struct loop *loop,
-                     struct cancel *parent, struct io_client *c);

@@ -157,38 +157,3 @@ void io_saved(struct saved *s, uint32_t field, struct loop *loop, const struct i
     resume(x, over);
     *io = x;
 }
-
-/* Not saved: the wait queue and the cancel, which have no waiters yet. */
-void io_client_saved(struct saved *s, uint32_t field, struct io_hub *h, struct loop *loop,
-                     struct cancel *parent, struct io_client *c)
-{
-    bool reads = saved_reads(s);
-    struct io_port *p = c->port;
-    AUTO_FREE char *id = reads ? NULL : str_dup(p->id);
-    bool listed = !reads && !list_empty(&p->node), latest = !reads && p->client == c;
-
-    if (!saved_open(s, field))
-        return;
-    if (reads)
-        *c = (struct io_client){ 0 };
-    saved_str(s, 1, &id);
-    saved_bool(s, 2, &listed);
-    saved_bool(s, 3, &latest);
-    saved_stream(s, 4, "the client's end of a stream's pipe", loop, &c->stream);
-    saved_bool(s, 5, &c->input);
-    saved_bool(s, 6, &c->closed);
-    saved_close(s);
-    if (!reads || saved_check(s, &(struct err)ERR_INIT) < 0)
-        return;
-    if (!id) {
-        saved_fail(s, "a client without a stream");
-        return;
-    }
-    p = listed ? io_port_of(h, id) : io_port_new(h, id);
-    p->refs++;
-    c->port = p;
-    if (latest)
-        p->client = c;
-    waitq_init(&c->changed);
-    cancel_init(&c->over, parent);
-}
