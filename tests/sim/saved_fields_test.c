@@ -162,17 +162,12 @@
     X(held.leaving)                                                                                \
     X(dev)                                                                                         \
     X(ino)                                                                                         \
-    X(follow.mount)                                                                                \
-    X(follow.late)                                                                                 \
     X(read_only)                                                                                   \
     X(unique)
 #define SHARE_TEXTS(X)                                                                             \
     X(name)                                                                                        \
     X(host_path)                                                                                   \
-    X(path)                                                                                        \
-    X(follow.source)                                                                               \
-    X(follow.ids.uid)                                                                              \
-    X(follow.ids.gid)
+    X(path)
 #define DEVICE_NUMBERS(X) X(state) X(held.leaving)
 #define DEVICE_TEXTS(X) X(address) X(id) X(place)
 #define EVENT_NUMBERS(X)                                                                           \

@@ -62,7 +62,7 @@ TEST_FIBER(a_full_host_disk_is_an_io_error_in_the_guest_and_is_reported)
                 "dd if=/dev/zero bs=64k count=256 2>/dev/null | tr '\\0' x | "
                 "dd of=$d bs=64k conv=fsync 2>/dev/null && echo wrote || echo failed",
                 "failed\n");
-    expect_log(&r, log, "reason=DISK_IO_ERROR", "No space left on device");
+    expect_log(&r, log, "reason=DISK_FULL", "No space left on device");
     expect_log(&r, log, "disk I/O error on the host", "disk=disk-0-0");
     real_vm_expect(&r.vm, "echo the VM runs on", "the VM runs on\n");
     disks_unmap(&r, id);
