@@ -1,17 +1,19 @@
 """Many starts in a row and at once. Any that fails is counted, shown and never repeated."""
 from suite import case, check, equal
 
-# $1: so many; $2: of those, so many at a time; the rest: lcow's options. Prints what failed.
+# $1: so many; $2: of those, so many at a time; the rest: lcow's options. Prints what failed. The end of
+# each start is on the host's console too, between what its kernel says.
 STARTS = """starts() {
     n=$1 at_once=$2; shift 2
-    seq $n | xargs -P $at_once -I{} sh -c 'out=$(lcow boot --kvm "$@" -- true 2>&1) ||
-        echo "start {}: exit code $?: $(echo "$out" | tail -n 25)"' sh "$@"
+    seq $n | xargs -P $at_once -I{} sh -c 'out=$(lcow boot --kvm "$@" -- true 2>&1); code=$?
+        echo "<4>start {} of $0: exit code $code" >/dev/kmsg
+        [ $code = 0 ] || echo "start {}: exit code $code: $(echo "$out" | tail -n 25)"' $n "$@"
 }
 """
 
 
 def starts(h, count, at_once=1, options=""):
-    out = h.run(f"{STARTS}\nstarts {count} {at_once} {options}", code=None, seconds=14400)
+    out = h.run(f"{STARTS}\nstarts {count} {at_once} {options}", seconds=14400)
     check(not out, f"of {count} starts some failed:", out)
     equal(h.run("ps -eo args | grep '[q]emu-system'; ls /run/lcow | grep -v '^[a-z]*$'", code=None), "",
           "left")
