@@ -630,7 +630,7 @@ TEST_FIBER(a_file_with_its_data_in_another_layer_and_a_large_attribute_are_refus
     ASSERT_EQ(setxattr(file, "trusted.big", value, 65536, 0), 0);
     ASSERT_FAIL(make_fails(ctx, &s, &err), err, ERR_UNIMPLEMENTED);
     ASSERT_HAS(err.msg, "65535");
-    ASSERT_EQ(setxattr(file, "trusted.big", value, 60000, 0), 0);
+    ASSERT_EQ(setxattr(file, "trusted.big", value, LAYERS_XATTR_MAX, 0), 0);
     ASSERT(make(ctx, &s, s.layer));
 }
 
