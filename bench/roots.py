@@ -5,6 +5,9 @@ back; beside QEMU's own virtio-9p with the same msize and a disk, with and witho
 VM without lcow. Every read is from outside the guest's cache. Also alone:
 
     bench/roots.py [RUNS]
+
+"overlayfs images" is the overlayfs snapshotter with layer_images: its images exist before the first start
+that is measured.
 """
 
 import functools
@@ -23,7 +26,8 @@ import storage
 import test_layers
 from stats import summary
 
-KINDS = test_layers.KINDS
+IMAGES = "overlayfs images"
+KINDS = ("overlayfs", IMAGES, *test_layers.KINDS[1:])  # a share and its images one after the other
 RAW = ("raw 9p", "raw ext4", "raw disk")
 SMALL_FILES = 10_000
 LARGE = 64 << 20
@@ -64,15 +68,22 @@ def probe(t, container, *args):
     return figures(r.out)
 
 
+def snapshotter(kind):
+    return kind.split()[0]
+
+
 def one(t, kind, name):
     """A VM of its own."""
     def cold():
         r = t.lcow("exec", "--vm", name, "--", "sh", "-c", DROP)
         t.equal(r.code, 0, r)
 
+    t.config(layer_images="always" if kind == IMAGES else "off")
     begin = time.monotonic()
-    t.detach(f"--snapshotter={kind}", name, *test_layers.FOREVER)
+    t.detach(f"--snapshotter={snapshotter(kind)}", name, *test_layers.FOREVER)
     found = {"root_start_ms": (time.monotonic() - begin) * 1e3}
+    disks, shares = test_layers.disks(t, name)
+    t.equal(shares, int(kind in ("overlayfs", "native")), f"{disks}")
     cold()
     files, _, us = probe(t, name, "tree", "/small")
     t.equal(files, SMALL_FILES)
@@ -96,11 +107,14 @@ def measure(t, runs):
     """{kind: {figure: summary}}; the kinds are measured in turns, and a failure affects only its kind."""
     values, troubles = {}, []
     for kind in KINDS:
-        test_layers.unpack(t, kind, IMAGE)
+        if kind != IMAGES:
+            test_layers.unpack(t, kind, IMAGE)
+    t.config(layer_images="always")
+    t.must(*t.run_args("--rm", "--snapshotter=overlayfs", "builds", "true"))
     for n in range(runs):
         for kind in KINDS:
             try:
-                found = one(t, kind, f"{kind}{n}")
+                found = one(t, kind, f"{kind.replace(' ', '-')}{n}")
             except Exception as e:  # reported; the other kinds continue
                 troubles.append(f"{kind}: {type(e).__name__}: {e}"[:500])
                 continue
@@ -190,9 +204,9 @@ def main():
         shutil.rmtree(work)
     columns = ("root_start_ms", "root_files_s", "root_read_mb_s", "root_write_mb_s",
                "root_back_mb_s")
-    print(f"{'':>10}" + "".join(f"{name:>16}" for name in columns))
+    print(f"{'':>18}" + "".join(f"{name:>16}" for name in columns))
     for peer, found in result.items():
-        print(f"{peer:>10}" + "".join(f"{found[name]['median']:16.0f}" if name in found
+        print(f"{peer:>18}" + "".join(f"{found[name]['median']:16.0f}" if name in found
                                       else f"{'–':>16}" for name in columns))
     return 0
 

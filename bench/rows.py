@@ -58,6 +58,7 @@ VM_ROWS = [
 # Root file systems: the peers, and what is measured of each.
 ROOTS = [
     ("overlayfs", "overlayfs (share)"),
+    ("overlayfs images", "overlayfs, layer images"),
     ("native", "native (share)"),
     ("blockfile", "blockfile (disk)"),
     ("erofs", "erofs (disk per layer)"),

@@ -268,8 +268,11 @@ static int attach_disk(struct ctx *ctx, struct container *c, const struct mount_
         mount.fs_group = m->volume->group;
         mount.fs_group_policy = m->volume->group_policy;
     }
+    uint64_t id;
 
-    return container_attach(ctx, c, &disk, &mount, ret_path, err);
+    return container_attach(ctx, c, &disk, &mount, &id, err) < 0
+               ? -1
+               : container_mount(ctx, c, id, ret_path, err);
 }
 
 /* A part of a volume: the guest makes what is missing of it, and follows no symlink. */

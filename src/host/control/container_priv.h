@@ -113,8 +113,11 @@ void container_push(struct container *c, unsigned event_kind); /* unless it is h
  * guest, bounded; the caller frees *ret_path, its path or name in the guest. */
 int container_share(struct ctx *ctx, struct container *c, const struct plan9_share *share,
                     char **ret_path, struct err *err);
+/* A disk, in two steps: the guest looks for one while the next is attached. */
 int container_attach(struct ctx *ctx, struct container *c, const struct scsi_disk *disk,
-                     const struct guest_disk *mount, char **ret_path, struct err *err);
+                     const struct guest_disk *mount, uint64_t *ret_id, struct err *err);
+int container_mount(struct ctx *ctx, struct container *c, uint64_t disk, char **ret_path,
+                    struct err *err);
 int container_add_device(struct ctx *ctx, struct container *c, const char *address, char **ret_path,
                          struct err *err);
 int container_release_holdings(struct ctx *ctx, struct container *c, struct err *err);

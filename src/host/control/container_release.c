@@ -96,17 +96,25 @@ int container_share(struct ctx *ctx, struct container *c, const struct plan9_sha
 }
 
 int container_attach(struct ctx *ctx, struct container *c, const struct scsi_disk *disk,
-                     const struct guest_disk *mount, char **ret_path, struct err *err)
+                     const struct guest_disk *mount, uint64_t *ret_id, struct err *err)
 {
     struct ctx limited = ctx_with_timeout(ctx, CONTAINER_SHARE_LIMIT);
     AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->p.pod->vm, "attach a disk", err);
-    uint64_t id;
 
-    if (!in || scsi_reserve(&limited, in->scsi, disk, mount, &id, err) < 0)
+    if (!in || scsi_reserve(&limited, in->scsi, disk, mount, ret_id, err) < 0)
         return -1;
-    hold(c, HOLD_DISK, id);
+    hold(c, HOLD_DISK, *ret_id);
     c->p.writes_host = c->p.writes_host || !disk->read_only;
-    return scsi_map(&limited, in->scsi, id, ret_path, err);
+    return scsi_attach(&limited, in->scsi, *ret_id, err);
+}
+
+int container_mount(struct ctx *ctx, struct container *c, uint64_t disk, char **ret_path,
+                    struct err *err)
+{
+    struct ctx limited = ctx_with_timeout(ctx, CONTAINER_SHARE_LIMIT);
+    AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->p.pod->vm, "mount a disk", err);
+
+    return in ? scsi_map(&limited, in->scsi, disk, ret_path, err) : -1;
 }
 
 int container_add_device(struct ctx *ctx, struct container *c, const char *address, char **ret_path,

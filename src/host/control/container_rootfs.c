@@ -133,27 +133,38 @@ static int share_tree(struct ctx *ctx, struct container *c, const struct root *f
 }
 
 static int attach_disk(struct ctx *ctx, struct container *c, const struct rootfs_disk *d,
-                       struct err *err)
+                       uint64_t *ret_id, struct err *err)
 {
     const struct scsi_disk disk = { .host_path = d->path, .fd = d->fd, .read_only = !d->writable };
     const struct guest_disk mount = { .read_only = !d->writable,
                                       .filesystem = d->filesystem,
                                       .verity = d->root_hash != NULL,
                                       .root_hash = d->root_hash };
-    AUTO_FREE char *path = NULL;
 
-    if (container_attach(ctx, c, &disk, &mount, &path, err) < 0)
-        return -1;
-    strv_add(&c->layers, path);
-    return 0;
+    return container_attach(ctx, c, &disk, &mount, ret_id, err);
 }
 
+static int layer_failed(const struct root *f, size_t i, struct err *err)
+{
+    return err_wrap_because(err, REASON_ROOTFS_FAILED, "layer %zu of %zu from the top (%s)", i + 1,
+                            f->fs.n_disks, f->fs.disks[i].path);
+}
+
+/* All are attached before the first is mounted: meanwhile the guest finds them. */
 static int attach_disks(struct ctx *ctx, struct container *c, const struct root *f, struct err *err)
 {
+    AUTO_FREE uint64_t *ids = mem_zalloc((f->fs.n_disks + 1) * sizeof(*ids));
+
     for (size_t i = 0; i < f->fs.n_disks; i++)
-        if (attach_disk(ctx, c, &f->fs.disks[i], err) < 0)
-            return err_wrap_because(err, REASON_ROOTFS_FAILED, "layer %zu of %zu from the top (%s)",
-                                    i + 1, f->fs.n_disks, f->fs.disks[i].path);
+        if (attach_disk(ctx, c, &f->fs.disks[i], &ids[i], err) < 0)
+            return layer_failed(f, i, err);
+    for (size_t i = 0; i < f->fs.n_disks; i++) {
+        AUTO_FREE char *path = NULL;
+
+        if (container_mount(ctx, c, ids[i], &path, err) < 0)
+            return layer_failed(f, i, err);
+        strv_add(&c->layers, path);
+    }
     return 0;
 }
 

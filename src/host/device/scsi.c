@@ -487,18 +487,34 @@ int scsi_reserve(struct ctx *ctx, struct scsi *c, const struct scsi_disk *disk,
     return 0;
 }
 
+/* Its mount, with the disk attached; the caller is inside the gate. */
+static struct mount *attach(struct ctx *ctx, struct scsi *c, uint64_t id, struct err *err)
+{
+    struct mount *m = mount_of(reservations_use(&c->reservations, id, err));
+
+    if (!m)
+        return NULL;
+    if (m->disk->deserted && m->state != PART_ADDED) {
+        err_because(err, REASON_DISK_BUSY, ERR_STATE,
+                    "the disk of reservation %llu is being released", (unsigned long long)id);
+        return NULL;
+    }
+    return disk_attach(ctx, m->disk, c->vmm, err) < 0 ? NULL : m;
+}
+
+int scsi_attach(struct ctx *ctx, struct scsi *c, uint64_t id, struct err *err)
+{
+    AUTO(gate_leave) struct gate *held = gate_enter(&c->gate, ctx, "scsi.attach", err);
+
+    return held && attach(ctx, c, id, err) ? 0 : -1;
+}
+
 int scsi_map(struct ctx *ctx, struct scsi *c, uint64_t id, char **ret_path, struct err *err)
 {
     AUTO(gate_leave) struct gate *held = gate_enter(&c->gate, ctx, "scsi.map", err);
-    struct mount *m = held ? mount_of(reservations_use(&c->reservations, id, err)) : NULL;
+    struct mount *m = held ? attach(ctx, c, id, err) : NULL;
 
-    if (!m)
-        return -1;
-    if (m->disk->deserted && m->state != PART_ADDED)
-        return err_because(err, REASON_DISK_BUSY, ERR_STATE,
-                           "the disk of reservation %llu is being released",
-                           (unsigned long long)id);
-    if (disk_attach(ctx, m->disk, c->vmm, err) < 0 || mount_mount(ctx, m, c->guest, err) < 0)
+    if (!m || mount_mount(ctx, m, c->guest, err) < 0)
         return -1;
     *ret_path = str_dup(m->guest.mount_path);
     return 0;

@@ -47,6 +47,9 @@ AUTO_DEFINE(struct scsi *, scsi_free);
  * and still being released; ERR_INVALID for options that do not go together. */
 int scsi_reserve(struct ctx *ctx, struct scsi *c, const struct scsi_disk *disk,
                  const struct guest_disk *mount, uint64_t *ret_id, struct err *err);
+/* The disk without its mount, which scsi_map adds: of several disks, the guest can look for one
+ * while the next is attached. Blocks on the gate and the VM until ctx ends. */
+int scsi_attach(struct ctx *ctx, struct scsi *c, uint64_t id, struct err *err);
 /* Blocks on the gate, the VM and the guest until ctx ends. Caller frees *ret_path. */
 int scsi_map(struct ctx *ctx, struct scsi *c, uint64_t id, char **ret_path, struct err *err);
 /* A VM or guest that is gone counts as done. Unknown id: ERR_NOT_FOUND. */

@@ -361,6 +361,31 @@ TEST_VIRTUAL(ws16_a_reservation_released_before_map_gives_its_slot_back)
     finish(ctx, &f);
 }
 
+TEST_VIRTUAL(a_disk_that_is_attached_and_not_mounted_is_detached_or_mounted_later)
+{
+    struct fixture f;
+    struct fake_facts facts;
+    struct err err = ERR_INIT;
+
+    start(ctx, &f);
+    uint64_t one = reserve(ctx, &f, f.a, 0), two = reserve(ctx, &f, f.b, 0);
+    ASSERT_OK(scsi_attach(ctx, f.c, one, &err), err);
+    ASSERT_OK(scsi_attach(ctx, f.c, two, &err), err);
+    ASSERT_OK(scsi_attach(ctx, f.c, two, &err), err); /* idempotent */
+    fake_vmm_facts(f.fixture.vmm, &facts);
+    ASSERT_EQ(facts.disks, 2);
+    ASSERT_EQ(f.fixture.calls[FIXTURE_MOUNT_DISK], 0);
+    map(ctx, &f, two, "/run/mounts/scsi/0_1_0");
+    unmap(ctx, &f, one);
+    ASSERT_EQ(f.fixture.calls[FIXTURE_UNMOUNT_DISK], 0);
+    ASSERT_EQ(f.fixture.calls[FIXTURE_EJECT], 1);
+    unmap(ctx, &f, two);
+    fake_vmm_facts(f.fixture.vmm, &facts);
+    ASSERT_EQ(facts.disks, 0);
+    ASSERT_FAIL(scsi_attach(ctx, f.c, two, &err), err, ERR_NOT_FOUND);
+    finish(ctx, &f);
+}
+
 TEST_VIRTUAL(ws16_a_failed_attach_with_two_holders_is_survived)
 {
     struct fixture f;

@@ -190,13 +190,16 @@ static int enter(void *arg, struct err *err)
                : 0;
 }
 
-/* Its last line, for an error. Caller frees. */
-static char *last_words(int said)
+/* Its last line, for an error. *ret_complained: there is an error message, in spite of which
+ * version 1.5 may succeed: it continues after a write of data that failed. Caller frees. */
+static char *last_words(int said, bool *ret_complained)
 {
     char text[SAID_MAX + 1];
     off_t size = lseek(said, 0, SEEK_END);
     ssize_t n = pread(said, text, SAID_MAX, size > SAID_MAX ? size - SAID_MAX : 0);
 
+    text[n > 0 ? n : 0] = '\0';
+    *ret_complained = strstr(text, "<E>") != NULL;
     while (n > 0 && (text[n - 1] == '\n' || text[n - 1] == ' '))
         n--;
     text[n > 0 ? n : 0] = '\0';
@@ -245,10 +248,12 @@ static int pack(struct ctx *ctx, struct job *j, struct err *err)
     j->tree = high;
     if (run(ctx, argv, j, said, &status, err) < 0)
         return err_wrap(err, LAYERS_PROGRAM);
-    if (status == 0)
+    bool complained;
+    AUTO_FREE char *words = last_words(said, &complained);
+    if (status == 0 && !complained)
         return 0;
-    AUTO_FREE char *words = last_words(said);
     bool full = strstr(words, "No space left") || strstr(words, "-28]") ||
+                strstr(words, "Failed to write data") ||
                 (WIFSIGNALED(status) && WTERMSIG(status) == SIGXFSZ);
     if (full)
         return err_because(err, REASON_DISK_FULL, ERR_EXHAUSTED,

@@ -14,11 +14,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <sys/xattr.h>
@@ -342,9 +346,11 @@ static void change_a_file(enum layers_step step)
         ASSERT_EQ(file_write(path, "changed\n", 8, 0644), 0);
 }
 
+static enum layers_step when_removed;
+
 static void remove_it(enum layers_step step)
 {
-    if (step == LAYERS_PACKED)
+    if (step == when_removed)
         ASSERT_EQ(dir_remove(changing->layer), 0);
 }
 
@@ -360,9 +366,12 @@ TEST_FIBER(a_directory_that_changes_or_vanishes_meanwhile_gets_no_image)
     s.o.on_step = NULL;
     ASSERT(make(ctx, &s, s.layer));
 
-    tempdir_put(&s.p, "layer/more", "");
-    s.o.on_step = remove_it;
-    ASSERT_FAIL(make_fails(ctx, &s, &err), err, ERR_NOT_FOUND);
+    for (when_removed = LAYERS_SCANNED; when_removed <= LAYERS_PACKED; when_removed++) {
+        tempdir_put(&s.p, "layer/more", "");
+        s.o.on_step = remove_it;
+        ASSERT_FAIL(make_fails(ctx, &s, &err), err, ERR_NOT_FOUND);
+        err_clear(&err);
+    }
     ASSERT_OK(layers_prune(&s.o, NULL, NULL, NULL, &err), err);
     ASSERT_EQ(count(&s), 0);
 }
@@ -377,21 +386,48 @@ static void die(enum layers_step step)
         (void)kill(getpid(), SIGKILL);
 }
 
-struct dying {
+/* A process that builds; exits with MADE, KEPT or FAILED + the error's code. */
+enum { MADE, KEPT, FAILED };
+
+struct builder {
     const struct store *s;
     struct loop *loop;
 };
 
-static void dying_main(void *arg)
+static void builder_main(void *arg)
 {
-    struct dying *d = arg;
-    struct ctx ctx = ctx_root(d->loop);
+    struct builder *b = arg;
+    struct ctx root = ctx_root(b->loop), ctx = ctx_with_timeout(&root, 60 * NS_PER_S);
     AUTO(layers_info_release) struct layers_info info = { 0 };
     struct err err = ERR_INIT;
-    bool made;
+    bool made = false;
 
-    (void)layers_build(&ctx, &d->s->o, d->s->layer, &info, &made, &err);
-    _exit(9); /* it should have been killed */
+    int r = layers_build(&ctx, &b->s->o, b->s->layer, &info, &made, &err);
+    _exit(r < 0 ? FAILED + (int)err.code : made ? MADE : KEPT);
+}
+
+/* setup, which may be NULL, runs in the process first. */
+static pid_t builder_start(const struct store *s, void (*setup)(const struct store *s))
+{
+    pid_t pid = fork();
+
+    ASSERT(pid >= 0);
+    if (pid > 0)
+        return pid;
+    if (setup)
+        setup(s);
+    struct builder b = { s, loop_new(NULL) };
+    fiber_go(b.loop, builder_main, &b, "builder");
+    (void)loop_run(b.loop);
+    _exit(99);
+}
+
+static int builder_wait(pid_t pid)
+{
+    int status = 0;
+
+    ASSERT_EQ(waitpid(pid, &status, 0), pid);
+    return status;
 }
 
 TEST(a_builder_that_is_killed_at_any_step_leaves_nothing_that_counts)
@@ -399,19 +435,10 @@ TEST(a_builder_that_is_killed_at_any_step_leaves_nothing_that_counts)
     for (int step = 0; step < LAYERS_STEP_COUNT; step++) {
         STORE(s);
         struct err err = ERR_INIT;
-        int status = 0;
 
         s.o.on_step = die;
         last_step = (enum layers_step)step;
-        pid_t pid = fork();
-        if (pid == 0) {
-            struct dying d = { &s, loop_new(NULL) };
-
-            fiber_go(d.loop, dying_main, &d, "builder");
-            (void)loop_run(d.loop);
-            _exit(8);
-        }
-        ASSERT_EQ(waitpid(pid, &status, 0), pid);
+        int status = builder_wait(builder_start(&s, NULL));
         ASSERT(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
         s.o.on_step = NULL;
         if (step == LAYERS_RENAMED)
@@ -424,6 +451,168 @@ TEST(a_builder_that_is_killed_at_any_step_leaves_nothing_that_counts)
         ASSERT_OK(layers_prune(&s.o, NULL, NULL, NULL, &err), err);
         ASSERT_EQ(names(&s), step == LAYERS_RENAMED ? 1 : 0);
     }
+}
+
+/* A mkfs.erofs of our own. */
+static void put_program(struct store *s, const char *script)
+{
+    AUTO_FREE char *text =
+        str_format("#!/bin/sh\n[ \"$1\" = --version ] && exec echo mkfs.erofs 9\n%s", script);
+
+    tempdir_put(&s->p, "bin/" LAYERS_PROGRAM, text);
+    ASSERT_EQ(chmod(tempdir_path(&s->p, "bin/" LAYERS_PROGRAM), 0755), 0);
+}
+
+/* It writes its pid to <dir>/pid. */
+static void put_endless_program(struct store *s)
+{
+    const char *dir = s->p.dir;
+    AUTO_FREE char *text =
+        str_format("echo $$ >%s/pid.new && mv %s/pid.new %s/pid\nexec sleep 1000\n", dir, dir, dir);
+
+    put_program(s, text);
+}
+
+static void use_it(const struct store *s)
+{
+    AUTO_FREE char *path = str_format("%s/bin:/usr/bin:/bin", s->p.dir);
+
+    ASSERT_EQ(setenv("PATH", path, 1), 0);
+}
+
+/* A pidfd of it, as soon as it runs. */
+static int await_endless(const struct store *s)
+{
+    char *text = NULL;
+
+    for (int i = 0; i < 3000 && !text; i++) {
+        text = file_text(32, "%s/pid", s->p.dir);
+        if (!text)
+            ASSERT_EQ(poll(NULL, 0, 10), 0);
+    }
+    ASSERT(text != NULL);
+    int fd = (int)syscall(SYS_pidfd_open, atoi(text), 0);
+    free(text);
+    ASSERT(fd >= 0);
+    return fd;
+}
+
+static bool has_ended(int pidfd)
+{
+    return poll(&(struct pollfd){ .fd = pidfd, .events = POLLIN }, 1, 30000) == 1;
+}
+
+TEST(mkfs_erofs_dies_with_its_builder)
+{
+    STORE(s);
+    struct err err = ERR_INIT;
+
+    put_endless_program(&s);
+    pid_t pid = builder_start(&s, use_it);
+    AUTO_FD int program = await_endless(&s);
+    ASSERT_EQ(kill(pid, SIGKILL), 0);
+    ASSERT(WIFSIGNALED(builder_wait(pid)));
+    ASSERT(has_ended(program));
+    ASSERT_EQ(names(&s), 1);
+    ASSERT_OK(layers_prune(&s.o, NULL, NULL, NULL, &err), err);
+    ASSERT_EQ(names(&s), 0);
+}
+
+TEST_FIBER(a_mkfs_erofs_that_never_ends_is_killed_at_the_deadline_and_remembered)
+{
+    STORE(s);
+    struct ctx limited = ctx_with_timeout(ctx, 2 * NS_PER_S);
+    AUTO(layers_info_release) struct layers_info info = { 0 };
+    AUTO_FREE char *path = str_dup(getenv("PATH"));
+    struct err err = ERR_INIT;
+    bool made;
+
+    put_endless_program(&s);
+    use_it(&s);
+    int r = layers_build(&limited, &s.o, s.layer, &info, &made, &err);
+    bool wanted = layers_wanted(&s.o, s.layer, loop_wall(ctx->loop));
+    ASSERT_EQ(setenv("PATH", path, 1), 0);
+    ASSERT_FAIL(r, err, ERR_DEADLINE);
+    ASSERT(!wanted);
+    AUTO_FREE char *text = file_text(32, "%s/pid", s.p.dir);
+    ASSERT(!text || kill(atoi(text), 0) < 0);
+    ASSERT_EQ(names(&s), 1); /* the failure */
+}
+
+TEST(of_builders_at_the_same_time_one_makes_the_image)
+{
+    STORE(s);
+    struct err err = ERR_INIT;
+    pid_t pids[6];
+    int made = 0;
+
+    for (size_t i = 0; i < ARRAY_LEN(pids); i++)
+        pids[i] = builder_start(&s, NULL);
+    for (size_t i = 0; i < ARRAY_LEN(pids); i++) {
+        int status = builder_wait(pids[i]);
+
+        ASSERT(WIFEXITED(status));
+        ASSERT(WEXITSTATUS(status) == MADE || WEXITSTATUS(status) == KEPT ||
+               WEXITSTATUS(status) == FAILED + ERR_EXISTS);
+        made += WEXITSTATUS(status) == MADE;
+    }
+    ASSERT_EQ(made, 1);
+    ASSERT_OK(look_for(&s, s.layer, &err), err);
+    ASSERT_EQ(names(&s), 1);
+}
+
+static size_t space;
+
+static void mount_little_space(const struct store *s)
+{
+    AUTO_FREE char *options = str_format("size=%zu,mode=0700", space);
+
+    if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
+        mount("tmpfs", s->dir, "tmpfs", 0, options) < 0)
+        _exit(98);
+}
+
+/* Image, hash tree and header need more than was estimated, and the file system is full. */
+TEST_FIBER(a_file_system_that_gets_full_meanwhile_ends_the_build)
+{
+    STORE(s);
+    AUTO_FREE char *text = mem_zalloc(2201);
+    struct stat st;
+
+    memset(text, 'y', 2200);
+    for (int i = 0; i < 400; i++) {
+        AUTO_FREE char *name = str_format("layer/f%d", i);
+
+        tempdir_put(&s.p, name, text);
+    }
+    ASSERT(make(ctx, &s, s.layer));
+    AUTO_FREE char *image = path_in(&s, "image");
+    ASSERT_EQ(stat(image, &st), 0);
+    size_t size = (size_t)st.st_size;
+    const size_t spaces[] = { size - (64 << 10), size, size + (8 << 10) };
+    for (size_t i = 0; i < ARRAY_LEN(spaces); i++) {
+        space = spaces[i];
+        s.o.verity = i == 2;
+        int status = builder_wait(builder_start(&s, mount_little_space));
+        ASSERT(WIFEXITED(status));
+        ASSERT_EQ(WEXITSTATUS(status), FAILED + ERR_EXHAUSTED);
+    }
+}
+
+/* As mkfs.erofs 1.5 does if there is space again at the end. */
+TEST_FIBER(an_image_in_spite_of_an_error_message_is_discarded)
+{
+    STORE(s);
+    AUTO_FREE char *path = str_dup(getenv("PATH"));
+    struct err err = ERR_INIT;
+
+    put_program(&s, "echo '<E> erofs_io: Failed to write data into device - image:[4096, 64].'\n"
+                    "exec head -c 8192 /dev/zero >\"$2\"\n");
+    use_it(&s);
+    int r = make_fails(ctx, &s, &err);
+    ASSERT_EQ(setenv("PATH", path, 1), 0);
+    ASSERT_FAIL(r, err, ERR_EXHAUSTED);
+    ASSERT_EQ(count(&s), 0);
 }
 
 /* --- what an image cannot hold --- */
@@ -441,8 +630,47 @@ TEST_FIBER(a_file_with_its_data_in_another_layer_and_a_large_attribute_are_refus
     ASSERT_EQ(setxattr(file, "trusted.big", value, 65536, 0), 0);
     ASSERT_FAIL(make_fails(ctx, &s, &err), err, ERR_UNIMPLEMENTED);
     ASSERT_HAS(err.msg, "65535");
-    ASSERT_EQ(setxattr(file, "trusted.big", value, 60000, 0), 0);
+    ASSERT_EQ(setxattr(file, "trusted.big", value, LAYERS_XATTR_MAX, 0), 0);
     ASSERT(make(ctx, &s, s.layer));
+}
+
+TEST_FIBER(a_layer_of_more_than_a_quarter_of_a_million_files_is_refused)
+{
+    STORE_IN(s, "/dev/shm");
+    struct err err = ERR_INIT;
+    AUTO_FD int dir = open(s.layer, O_PATH | O_CLOEXEC);
+
+    for (int i = 0; i < LAYERS_ENTRIES_MAX; i++) {
+        char name[16];
+
+        snprintf(name, sizeof(name), "n%d", i);
+        ASSERT_EQ(linkat(dir, "hello", dir, name, 0), 0);
+    }
+    ASSERT_FAIL(make_fails(ctx, &s, &err), err, ERR_UNIMPLEMENTED);
+    ASSERT_HAS(err.msg, "250000");
+    ASSERT_EQ(names(&s), 1);
+    ASSERT(!layers_wanted(&s.o, s.layer, loop_wall(ctx->loop)));
+}
+
+/* mkfs.erofs 1.5 fails, later ones do not. */
+TEST_FIBER(a_name_of_255_bytes_is_in_the_image_or_there_is_none)
+{
+    STORE(s);
+    struct err err = ERR_INIT;
+    char name[256];
+
+    memset(name, 'n', 255);
+    name[255] = '\0';
+    AUTO_FREE char *path = str_format("layer/%s", name);
+    tempdir_put(&s.p, path, "");
+    if (make_fails(ctx, &s, &err) == 0) {
+        ASSERT_OK(look_for(&s, s.layer, &err), err);
+    } else {
+        ASSERT_EQ(err.code, ERR_UNAVAILABLE);
+        ASSERT_EQ(count(&s), 0);
+        ASSERT(!layers_wanted(&s.o, s.layer, loop_wall(ctx->loop)));
+    }
+    ASSERT_EQ(names(&s), 1);
 }
 
 TEST_FIBER(a_root_file_system_is_disks_when_all_its_layers_have_images_and_it_may)
