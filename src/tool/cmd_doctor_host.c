@@ -101,6 +101,22 @@ static enum doctor_status check_vsock(struct ctx *ctx, struct doctor *d)
                                strerror(why));
 }
 
+/* Never a failure: without it QEMU moves the packets. */
+static enum doctor_status check_vhost_net(struct ctx *ctx, struct doctor *d)
+{
+    bool wanted = d->tool->config.vhost_net;
+    AUTO_FD int fd = wanted ? open("/dev/vhost-net", O_RDWR | O_CLOEXEC) : -1;
+    int why = errno;
+
+    (void)ctx;
+    if (!wanted)
+        return doctor_say(d, DOCTOR_OK, NULL, "not used: vhost_net = off");
+    if (fd < 0)
+        return doctor_say(d, DOCTOR_WARNING, "modprobe vhost_net, or set vhost_net = off",
+                          "QEMU moves the packets of pods: /dev/vhost-net: %s", strerror(why));
+    return doctor_say(d, DOCTOR_OK, NULL, "NICs of pods use vhost-net");
+}
+
 /* The rules of a pod's network: they redirect all packets from one interface to the other. */
 static enum doctor_status check_tc(struct ctx *ctx, struct doctor *d)
 {
@@ -378,11 +394,19 @@ static enum doctor_status check_shims(struct ctx *ctx, struct doctor *d)
 }
 
 const struct doctor_check doctor_host_checks[] = {
-    { "netns", check_netns },           { "tun", check_tun },
-    { "vsock", check_vsock },           { "tc", check_tc },
-    { "cgroups", check_cgroups },       { "disk", check_disk },
-    { "mke2fs", check_mke2fs },         { "mkfs.erofs", check_erofs },
-    { "scratch", check_scratch },       { "pci", check_pci },
-    { "containerd", check_containerd }, { "leftovers", check_leftovers },
-    { "shims", check_shims },           { NULL },
+    { "netns", check_netns },
+    { "tun", check_tun },
+    { "vsock", check_vsock },
+    { "vhost-net", check_vhost_net },
+    { "tc", check_tc },
+    { "cgroups", check_cgroups },
+    { "disk", check_disk },
+    { "mke2fs", check_mke2fs },
+    { "mkfs.erofs", check_erofs },
+    { "scratch", check_scratch },
+    { "pci", check_pci },
+    { "containerd", check_containerd },
+    { "leftovers", check_leftovers },
+    { "shims", check_shims },
+    { NULL },
 };

@@ -118,6 +118,7 @@ static void pod_make(struct ctx *ctx, struct pod *p, struct network_fixture *b, 
                                                  .guest = b->fixture.guest,
                                                  .ledger = b->ledger,
                                                  .guest_ns = name,
+                                                 .queues = 1 + number % 2, /* more than vCPUs */
                                                  .enter = enter,
                                                  .leave = leave });
 }

@@ -50,6 +50,7 @@ struct config {
     bool shared_empty_dirs; /* empty_dir = shared */
     bool use_template;      /* template = auto */
     bool vsock_link;        /* link = vsock */
+    bool vhost_net;         /* vhost_net = auto */
     uint32_t device_slots;  /* where allow_devices names something */
     /* [host] */
     char *allow_annotations; /* names, separated by blanks */

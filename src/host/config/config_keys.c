@@ -76,6 +76,11 @@ const struct config_key config_keys[] = {
       "own network namespace. vsock: over the host's kernel module vhost_vsock,\n"
       "which then parses data from guests in the kernel.",
       WORDS("tcp", "vsock") },
+    { "vm", "vhost_net", KEY_EITHER, "off", 0, 0, FIELD(vhost_net),
+      "Who moves the packets of pods. off: the VM's process, in its jail. auto: the\n"
+      "host's kernel, by its module vhost_net, where the host has it; faster, but\n"
+      "the kernel then parses data from guests.",
+      WORDS("off", "auto") },
     { "vm", "device_slots", KEY_U32, "4", 1, 14, FIELD(device_slots),
       "Maximum number of PCI devices of the host that a VM can have at a time, if\n"
       "allow_devices names any." },

@@ -39,6 +39,8 @@ struct network_opts pod_network_opts(struct pod *pod)
                                   .guest = vm->guest,
                                   .ledger = vm->ledger,
                                   .guest_ns = pod->guest_id,
+                                  .queues = vm->size.cpus,
+                                  .vhost = pod->r->o.config->vhost_net,
                                   .enter = enter,
                                   .leave = leave,
                                   .arg = pod->vm };

@@ -91,21 +91,23 @@ AUTO_DEFINE(struct network *, leave_vm);
 
 /* --- one interface, forwards --- */
 
-static int plug(struct ctx *ctx, struct network *n, struct network_nic *c, int *ret_tap,
+static int plug(struct ctx *ctx, struct network *n, struct network_nic *c, struct net_taps *ret,
                 struct err *err)
 {
     const struct net_plug p = { .netns = n->netns_fd,
                                 .iface = c->iface->name,
                                 .tap = c->tap,
                                 .mtu = c->iface->mtu,
-                                .vlans = c->iface->vlans };
+                                .vlans = c->iface->vlans,
+                                .queues = n->o.queues,
+                                .vhost = n->o.vhost };
     AUTO_FREE char *queue = ledger_interface_name(n->netns, n->inode, c->iface->name);
     AUTO_FREE char *iface = ledger_interface_name(n->netns, n->inode, c->tap);
 
     if (ledger_add(n->o.ledger, LEDGER_INTERFACE, iface, &c->iface_record, err) < 0 ||
         ledger_add(n->o.ledger, LEDGER_INGRESS, queue, &c->queue_record, err) < 0)
         return -1;
-    if (net_plug(ctx, &p, ret_tap, err) == 0)
+    if (net_plug(ctx, &p, ret, err) == 0)
         return 0;
     /* Refused: an ingress qdisc that is there belongs to another program. */
     struct err ignored = ERR_INIT;
@@ -114,11 +116,15 @@ static int plug(struct ctx *ctx, struct network *n, struct network_nic *c, int *
     return -1;
 }
 
-static int add_to_vm(struct ctx *ctx, struct network *n, struct network_nic *c, int tap,
-                     struct err *err)
+static int add_to_vm(struct ctx *ctx, struct network *n, struct network_nic *c,
+                     const struct net_taps *t, struct err *err)
 {
     struct vmm *v = n->o.vmm;
-    struct vmm_nic nic = { .id = c->id, .tap_fd = tap, .mtu = (uint16_t)c->iface->mtu };
+    struct vmm_nic nic = { .id = c->id,
+                           .taps = t->tap,
+                           .vhost = t->has_vhost ? t->vhost : NULL,
+                           .queues = t->queues,
+                           .mtu = (uint16_t)c->iface->mtu };
 
     if (!v->ops->nic_add)
         return vmm_unsupported("nic_add", err);
@@ -128,6 +134,22 @@ static int add_to_vm(struct ctx *ctx, struct network *n, struct network_nic *c, 
         return -1;
     c->in_vm = true;
     return v->ops->nic_add(ctx, v, &nic, err);
+}
+
+/* The VMM has its own descriptors when this returns. While the shim held one of vhost-net, a VMM
+ * that is killed would not end: Linux 6.4 to 6.9. */
+static int add_nic(struct ctx *ctx, struct network *n, struct network_nic *c, struct err *err)
+{
+    AUTO(net_taps_close) struct net_taps t = { 0 };
+
+    if (plug(ctx, n, c, &t, err) < 0)
+        return -1;
+    if (n->o.vhost && !t.has_vhost)
+        log_warn(ctx, "no vhost-net for an interface; the VM's process moves its packets",
+                 F_STR("interface", c->iface->name), F_ERR(&t.no_vhost));
+    c->queues = t.queues;
+    c->vhost = t.has_vhost;
+    return add_to_vm(ctx, n, c, &t, err);
 }
 
 static char *join(const char *const *list)
@@ -198,14 +220,12 @@ static int add_to_guest(struct ctx *ctx, struct network *n, struct network_nic *
 static int attach_nic(struct ctx *ctx, struct network *n, struct network_nic *c,
                       const struct network_dns *dns, struct err *err)
 {
-    AUTO_FD int tap = -1; /* QEMU has its own; the tap goes with the last */
-
-    if (plug(ctx, n, c, &tap, err) < 0 || add_to_vm(ctx, n, c, tap, err) < 0 ||
-        add_to_guest(ctx, n, c, dns, err) < 0)
+    if (add_nic(ctx, n, c, err) < 0 || add_to_guest(ctx, n, c, dns, err) < 0)
         return err_wrap_because(err, REASON_NETWORK_FAILED, "interface %s", c->iface->name);
     log_info(ctx, "interface attached", F_STR("interface", c->iface->name), F_STR("nic", c->id),
-             F_U("mtu", c->iface->mtu), F_U("addresses", c->iface->n_addresses),
-             F_U("routes", c->iface->n_routes), F_U("sysctls", c->iface->sysctls.n));
+             F_U("mtu", c->iface->mtu), F_U("queues", c->queues), F_U("vhost", c->vhost),
+             F_U("addresses", c->iface->n_addresses), F_U("routes", c->iface->n_routes),
+             F_U("sysctls", c->iface->sysctls.n));
     return 0;
 }
 

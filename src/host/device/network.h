@@ -11,6 +11,7 @@
  * repeated until it succeeds. Gate: one changing call at a time; queries never wait. */
 #pragma once
 #include "base/mem.h"
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -51,6 +52,8 @@ struct network_opts {
     /* The pod's namespace in the guest: the same text as document_opts.network_namespace of the
      * pod's containers (oci/document.h). The pod's id will do. Copied. */
     const char *guest_ns;
+    unsigned queues; /* of a NIC, at most; 0: one */
+    bool vhost;      /* NICs with vhost-net, where the host has it */
     /* Around each call to vmm and guest (vm_enter, vm_leave): never held while a path of a client
      * is opened. */
     int (*enter)(void *arg, const char *what, struct err *err);

@@ -16,6 +16,8 @@ struct network_nic {
     char tap[NET_NAME_BYTES];
     uint64_t iface_record, queue_record; /* 0: none */
     bool in_vm, in_guest;
+    unsigned queues; /* for the log, as is vhost */
+    bool vhost;
 };
 
 struct network {

@@ -16,6 +16,7 @@
 #include "host/ledger/ledger.h"
 #include "host/vmm/vmm.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +42,9 @@ struct fixture {
     unsigned calls[STEPS];
     unsigned plugged, in_vm, in_guest; /* as bits of the interfaces' numbers */
     unsigned inside;                   /* enter without leave */
-    bool wrong, vm_dead, refuses, forwards;
+    bool wrong, vm_dead, refuses, forwards, vhost;
+    unsigned vhost_nics;     /* that the VM was given with vhost-net */
+    int device;              /* of the last one, by its number */
     bool foreign_qdisc;      /* on eth0, of another program: an ingress qdisc of ours is refused */
     char unplugged[2][16];   /* interfaces whose qdisc was removed, in order; "": only a tap */
     unsigned ingress_before; /* records of ingress qdiscs when the first was unplugged */
@@ -113,7 +116,7 @@ int net_read(struct ctx *ctx, int netns, struct net_config **ret, struct err *er
     return 0;
 }
 
-int net_plug(struct ctx *ctx, const struct net_plug *p, int *ret_fd, struct err *err)
+int net_plug(struct ctx *ctx, const struct net_plug *p, struct net_taps *ret, struct err *err)
 {
     int r;
 
@@ -123,9 +126,26 @@ int net_plug(struct ctx *ctx, const struct net_plug *p, int *ret_fd, struct err 
         return err_set(err, ERR_STATE, "%s has an ingress qdisc of another program", p->iface);
     if (effect(ctx, PLUG, &r, err))
         fixture->plugged |= bit_of(p->tap);
-    if (r == 0)
-        *ret_fd = memfd_create("tap", MFD_CLOEXEC);
-    return r;
+    if (r < 0)
+        return r;
+    ret->queues = p->queues;
+    ret->has_vhost = p->vhost && fixture->vhost;
+    for (unsigned i = 0; i < ret->queues; i++) {
+        ret->tap[i] = memfd_create("tap", MFD_CLOEXEC);
+        ret->vhost[i] = ret->has_vhost ? memfd_create("vhost", MFD_CLOEXEC) : -1;
+    }
+    if (p->vhost && !ret->has_vhost)
+        err_set(&ret->no_vhost, ERR_STATE, "no vhost-net here");
+    return 0;
+}
+
+void net_taps_close(struct net_taps *t)
+{
+    for (; t->queues > 0; t->queues--) {
+        fd_close(t->tap[t->queues - 1]);
+        if (t->has_vhost)
+            fd_close(t->vhost[t->queues - 1]);
+    }
 }
 
 static int count_ingress(void *arg, const struct ledger_record *r)
@@ -190,12 +210,22 @@ void net_config_free(struct net_config *c)
     free(c);
 }
 
+static bool is_open(int fd)
+{
+    return fcntl(fd, F_GETFD) >= 0;
+}
+
 static int nic_add(struct ctx *ctx, struct vmm *v, const struct vmm_nic *nic, struct err *err)
 {
     int r;
 
     fixture->wrong |=
         !(fixture->plugged & bit_of(nic->id)) || fixture->inside != 1 || nic->mtu != 1400;
+    fixture->wrong |= nic->queues != fixture->opts.queues || (nic->vhost && !fixture->opts.vhost);
+    for (unsigned i = 0; i < nic->queues; i++)
+        fixture->wrong |= !is_open(nic->taps[i]) || (nic->vhost && !is_open(nic->vhost[i]));
+    fixture->vhost_nics += nic->vhost != NULL;
+    fixture->device = nic->vhost ? nic->vhost[0] : -1;
     if (effect(ctx, NIC_ADD, &r, err))
         fixture->in_vm |= bit_of(nic->id);
     return r;
@@ -282,6 +312,7 @@ static void begin(struct ctx *ctx, struct fixture *r)
                                      .guest = &r->guest,
                                      .ledger = r->ledger,
                                      .guest_ns = "pod1",
+                                     .queues = 2,
                                      .enter = enter,
                                      .leave = leave };
     r->n = network_new(&r->opts);
@@ -502,6 +533,25 @@ static struct stream *dial(struct ctx *ctx, struct fixture *r)
     r->client = pair[1];
     waitq_wake_all(&r->dialled);
     return stream_from_fd(ctx->loop, pair[0]);
+}
+
+TEST_FIBER(the_vm_gets_vhost_net_where_the_host_has_it)
+{
+    for (int has = 0; has < 2; has++) {
+        struct fixture r;
+        struct err err = ERR_INIT;
+
+        begin(ctx, &r);
+        network_free(r.n);
+        r.opts.vhost = true;
+        r.vhost = has;
+        r.n = network_new(&r.opts);
+        ASSERT_OK(attach(ctx, &r, &err), err);
+        ASSERT_EQ(r.vhost_nics, has ? 2 : 0);
+        ASSERT(!has || !is_open(r.device)); /* the shim keeps no descriptor */
+        ASSERT_OK(network_detach(ctx, r.n, &err), err);
+        finish(&r, true);
+    }
 }
 
 TEST_FIBER(a_port_is_forwarded_both_ways_and_half_closes)

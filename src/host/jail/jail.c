@@ -296,6 +296,11 @@ int jail_tun(int *ret_fd, struct err *err)
     return open_module("tun", "/dev/net/tun", "tun", ret_fd, err);
 }
 
+int jail_vhost_net(int *ret_fd, struct err *err)
+{
+    return open_module("vhost-net", "/dev/vhost-net", "vhost_net", ret_fd, err);
+}
+
 int jail_vsock(int *ret_fd, struct err *err)
 {
     return open_module("vsock", "/dev/vhost-vsock", "vhost_vsock", ret_fd, err);

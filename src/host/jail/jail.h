@@ -35,7 +35,8 @@ int jail_device(int fd, int flags);
 /* /dev/net/tun in that way, to make a tap of it in the network namespace of the calling thread.
  * ERR_STATE has the remedy. */
 int jail_tun(int *ret_fd, struct err *err);
-/* /dev/vhost-vsock in that way. It loads the kernel's module, if there is one. */
+/* /dev/vhost-net, /dev/vhost-vsock in that way. It loads the kernel's module, if there is one. */
+int jail_vhost_net(int *ret_fd, struct err *err);
 int jail_vsock(int *ret_fd, struct err *err);
 
 /* A mount made by jail_tree, by the number its fd has in the child, and where it is moved to. The

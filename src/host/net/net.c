@@ -73,6 +73,7 @@ static void drop(void *job)
 
     if (j->queue_is_ours)
         (void)drop_queue(j->rtnl, j->iface_index); /* it is on record as well */
+    net_taps_close(&j->taps);
     fd_close(j->fd);
     fd_close(j->hook);
     fd_close(j->rtnl);
@@ -108,17 +109,52 @@ int net_run(struct ctx *ctx, struct net_job *j, int netns,
 
 /* --- plugging: a tap beside the pod's interface, and all traffic of one to the other --- */
 
-/* Opened here, in the namespace: that is where the tap will be. */
+static void close_vhost(struct net_taps *t)
+{
+    for (unsigned i = 0; t->has_vhost && i < t->queues; i++)
+        fd_close_later(t->vhost[i]); /* the last close frees a dead VM's memory */
+    t->has_vhost = false;
+}
+
+void net_taps_close(struct net_taps *t)
+{
+    close_vhost(t);
+    for (; t->queues > 0; t->queues--)
+        fd_close(t->tap[t->queues - 1]);
+}
+
+/* Opened here, in the namespace: that is where the tap will be. A header before each frame lets the
+ * VMM switch on what the guest can do itself: checksums, and segments that are joined. */
 static int make_tap(struct net_job *j, struct err *err)
 {
+    unsigned n = j->queues == 0 ? 1 : j->queues > NET_MAX_QUEUES ? NET_MAX_QUEUES : j->queues;
     struct ifreq ifr = { .ifr_flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR };
+    struct net_taps *t = &j->taps;
 
-    if (jail_tun(&j->fd, err) < 0)
-        return -1;
+    if (n > 1)
+        ifr.ifr_flags |= IFF_MULTI_QUEUE;
     snprintf(ifr.ifr_name, sizeof(ifr.ifr_name), "%s", j->tap);
-    if (ioctl(j->fd, TUNSETIFF, &ifr) < 0)
-        return err_sys(err, errno, "make tap %s", j->tap);
+    for (; t->queues < n; t->queues++) {
+        AUTO_FD int fd = -1;
+
+        if (jail_tun(&fd, err) < 0)
+            return -1;
+        if (ioctl(fd, TUNSETIFF, &ifr) < 0)
+            return err_sys(err, errno, "make tap %s", j->tap);
+        t->tap[t->queues] = TAKE_FD(fd);
+    }
     return 0;
+}
+
+/* Without it the VMM passes the packets on itself. */
+static void open_vhost(struct net_taps *t)
+{
+    for (unsigned i = 0; i < t->queues; i++)
+        t->vhost[i] = -1;
+    t->has_vhost = true;
+    for (unsigned i = 0; i < t->queues && t->has_vhost; i++)
+        if (jail_vhost_net(&t->vhost[i], &t->no_vhost) < 0)
+            close_vhost(t);
 }
 
 /* The tap has no address of its own, of no family: it only passes on. */
@@ -176,6 +212,8 @@ static int plug_in_thread(struct net_job *j, struct err *err)
                            "interface %s has left the pod's network namespace", j->iface);
     if (make_tap(j, err) < 0)
         return -1;
+    if (j->vhost)
+        open_vhost(&j->taps);
     int tap = (int)if_nametoindex(j->tap);
     if (tap == 0)
         return err_sys(err, errno, "find tap %s", j->tap);
@@ -189,13 +227,18 @@ static int plug_in_thread(struct net_job *j, struct err *err)
     return redirect(j, j->iface_index, tap, err);
 }
 
-int net_plug(struct ctx *ctx, const struct net_plug *p, int *ret_fd, struct err *err)
+int net_plug(struct ctx *ctx, const struct net_plug *p, struct net_taps *ret, struct err *err)
 {
-    struct net_job j = { .iface = p->iface, .tap = p->tap, .mtu = p->mtu, .vlans = p->vlans };
+    struct net_job j = { .iface = p->iface,
+                         .tap = p->tap,
+                         .mtu = p->mtu,
+                         .vlans = p->vlans,
+                         .vhost = p->vhost,
+                         .queues = p->queues };
 
     if (net_run(ctx, &j, p->netns, plug_in_thread, "join the pod's interface with a tap", err) < 0)
         return -1;
-    *ret_fd = j.fd;
+    *ret = j.taps;
     return 0;
 }
 

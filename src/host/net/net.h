@@ -3,6 +3,7 @@
  * namespace, since it is a property of threads, and since a client's path may be dead. What the
  * kernel tells is bounded in number. */
 #pragma once
+#include "base/err.h"
 #include "base/str.h"
 #include "proto/settings.h"
 #include <stdbool.h>
@@ -10,7 +11,6 @@
 #include <stdint.h>
 
 struct ctx;
-struct err;
 
 #define NET_NAME_BYTES 16    /* IFNAMSIZ */
 #define NET_TEXT_BYTES 46    /* an address as text */
@@ -21,6 +21,7 @@ struct err;
 #define NET_MAX_NEIGHBOURS 128
 #define NET_MAX_RULES 64   /* of a pod */
 #define NET_MAX_SYSCTLS 64 /* of an interface */
+#define NET_MAX_QUEUES 8   /* of a tap */
 
 struct net_address {
     char text[NET_TEXT_BYTES];
@@ -63,16 +64,31 @@ int net_open(struct ctx *ctx, const char *path, int *ret_fd, uint64_t *ret_inode
  * limit. */
 int net_read(struct ctx *ctx, int netns, struct net_config **ret, struct err *err);
 
+/* The descriptors of a tap: one for each queue. The tap goes with the last one. */
+struct net_taps {
+    unsigned queues;
+    int tap[NET_MAX_QUEUES];
+    /* As many devices of vhost-net, for the VMM. Closed as soon as the VMM has them: a kernel
+     * thread that belongs to a VMM process ends with the last descriptor (docs/decisions/0038). */
+    bool has_vhost;
+    int vhost[NET_MAX_QUEUES];
+    struct err no_vhost; /* why not, if it was asked for */
+};
+void net_taps_close(struct net_taps *t); /* zeroed or filled; repeatable */
+AUTO_VALUE(struct net_taps, net_taps_close);
+
 /* Makes the tap `tap` in the namespace and redirects both ways. All or nothing, also when ctx ends
- * first. Caller closes *ret_fd: the tap goes with its last descriptor. ERR_STATE: the interface has
- * an ingress queue that lcow did not make, or the kernel lacks a part. */
+ * first. Caller closes *ret. ERR_STATE: the interface has an ingress queue that lcow did not make,
+ * or the kernel lacks a part. */
 struct net_plug {
     int netns; /* borrowed */
     const char *iface, *tap;
     uint32_t mtu;
-    bool vlans; /* frames with a VLAN tag are left to interfaces on top of it */
+    bool vlans;      /* frames with a VLAN tag are left to interfaces on top of it */
+    unsigned queues; /* at most NET_MAX_QUEUES are made; 0: one */
+    bool vhost;      /* with vhost-net, where the host has it */
 };
-int net_plug(struct ctx *ctx, const struct net_plug *p, int *ret_fd, struct err *err);
+int net_plug(struct ctx *ctx, const struct net_plug *p, struct net_taps *ret, struct err *err);
 /* Undoes net_plug; what is gone already counts as done. A tap with an open descriptor is silenced:
  * down, joined to nothing. */
 int net_unplug(struct ctx *ctx, int netns, const char *iface, const char *tap, struct err *err);

@@ -12,14 +12,16 @@
 struct net_job {
     const char *iface, *tap; /* borrowed, for OFFLOAD */
     uint32_t mtu;
-    bool vlans;
+    bool vlans, vhost;
+    unsigned queues;
     int (*fn)(struct net_job *j, struct err *err);
     int netns, rtnl; /* the thread's own; the latter opened there */
     int iface_index;
     /* Out. */
-    int fd;             /* the tap, or a listener */
+    int fd;             /* a listener */
     int hook;           /* what sends connections to it */
     bool queue_is_ours; /* of the interface: removed if fn fails */
+    struct net_taps taps;
     struct net_config *config;
     struct net_counters counters;
 };

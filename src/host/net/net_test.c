@@ -334,10 +334,11 @@ static int plug(struct ctx *ctx, int netns, const char *iface, const char *tap)
 {
     const struct net_plug o = { .netns = netns, .iface = iface, .tap = tap, .mtu = 1400 };
     struct err err = ERR_INIT;
-    int fd;
+    struct net_taps t;
 
-    ASSERT_OK(net_plug(ctx, &o, &fd, &err), err);
-    return fd;
+    ASSERT_OK(net_plug(ctx, &o, &t, &err), err);
+    ASSERT(t.queues == 1 && !t.has_vhost);
+    return t.tap[0];
 }
 
 #define HEAD sizeof(struct virtio_net_hdr)
@@ -482,15 +483,15 @@ TEST_FIBER(frames_with_a_tag_are_left_to_vlans_on_top)
         AUTO(fixture_pod_end) struct fixture_pod p = fixture_pod(ctx);
         struct err err = ERR_INIT;
         uint8_t frame[2048] = "\xff\xff\xff\xff\xff\xff\2\0\0\0\1\2\x81\0\0\7\x88\xb5";
-        int fd;
+        struct net_taps t;
 
         make_veth(&p);
         AUTO_FD int netns = open_pod(ctx, &p);
         const struct net_plug o = {
             .netns = netns, .iface = "eth0", .tap = "lcow0", .mtu = 1400, .vlans = vlans
         };
-        ASSERT_OK(net_plug(ctx, &o, &fd, &err), err);
-        AUTO_FD int tap = fd;
+        ASSERT_OK(net_plug(ctx, &o, &t, &err), err);
+        AUTO_FD int tap = t.tap[0];
         AUTO_FD int raw = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0);
         struct sockaddr_ll on = { .sll_family = AF_PACKET,
                                   .sll_ifindex = (int)if_nametoindex("host0") };
@@ -507,7 +508,7 @@ TEST_FIBER(frames_with_a_tag_are_left_to_vlans_on_top)
 TEST_FIBER(a_vlan_on_top_has_a_tap_of_its_own)
 {
     struct err err = ERR_INIT;
-    int fd;
+    struct net_taps t;
 
     make_eth0(NULL);
     if (system("ip link add link host0 name host0.7 type vlan id 7") != 0)
@@ -524,11 +525,78 @@ TEST_FIBER(a_vlan_on_top_has_a_tap_of_its_own)
     const struct net_plug o = {
         .netns = netns, .iface = "eth0", .tap = "lcow0", .mtu = 1500, .vlans = true
     };
-    ASSERT_OK(net_plug(ctx, &o, &fd, &err), err);
-    AUTO_FD int below = fd;
+    ASSERT_OK(net_plug(ctx, &o, &t, &err), err);
+    AUTO_FD int below = t.tap[0];
     AUTO_FD int top = plug(ctx, netns, "eth0.7", "lcow1");
     ASSERT(below >= 0);
     exchange(top, named(c, "eth0.7")->mac);
+}
+
+static unsigned queues_of(const struct fixture_pod *p, const char *tap)
+{
+    AUTO_FREE char *n = fixture_out("nsenter -t %d -n ip -d link show %s | "
+                                    "sed -n 's/.*numtxqueues \\([0-9]*\\).*/\\1/p'",
+                                    POD(p), tap);
+
+    return (unsigned)atoi(n);
+}
+
+/* Every queue receives: the kernel chooses one for each flow. */
+TEST_FIBER(a_tap_has_as_many_queues_as_asked_for)
+{
+    static const unsigned asked[] = { 2, 99 };
+
+    for (size_t i = 0; i < ARRAY_LEN(asked); i++) {
+        fixture_host();
+        AUTO(fixture_pod_end) struct fixture_pod p = fixture_pod(ctx);
+        AUTO(net_taps_close) struct net_taps t = { 0 };
+        struct err err = ERR_INIT;
+
+        make_veth(&p);
+        fixture_sh("ip neigh add 10.1.0.2 lladdr 02:00:00:00:01:02 nud permanent dev host0");
+        AUTO_FD int netns = open_pod(ctx, &p);
+        const struct net_plug o = {
+            .netns = netns, .iface = "eth0", .tap = "lcow0", .mtu = 1400, .queues = asked[i]
+        };
+        ASSERT_OK(net_plug(ctx, &o, &t, &err), err);
+        ASSERT_EQ(t.queues, i == 0 ? 2 : NET_MAX_QUEUES);
+        ASSERT(queues_of(&p, "lcow0") >= t.queues);
+        unsigned heard = 0;
+        for (uint16_t port = 1000; port < 1400; port++) {
+            AUTO_FD int udp = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+            struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(port) };
+            uint8_t frame[2048];
+
+            inet_pton(AF_INET, "10.1.0.2", &to.sin_addr);
+            ASSERT(sendto(udp, "x", 1, 0, (struct sockaddr *)&to, sizeof(to)) == 1);
+            for (unsigned q = 0; q < t.queues; q++) {
+                struct pollfd pf = { .fd = t.tap[q], .events = POLLIN };
+                while (poll(&pf, 1, 0) == 1 && read(t.tap[q], frame, sizeof(frame)) > 0)
+                    heard |= 1u << q;
+            }
+        }
+        ASSERT_EQ(heard, (1u << t.queues) - 1);
+    }
+}
+
+TEST_FIBER(vhost_net_is_opened_for_each_queue_or_the_reason_is_given)
+{
+    fixture_host();
+    AUTO(fixture_pod_end) struct fixture_pod p = fixture_pod(ctx);
+    AUTO(net_taps_close) struct net_taps t = { 0 };
+    struct err err = ERR_INIT;
+
+    make_veth(&p);
+    AUTO_FD int netns = open_pod(ctx, &p);
+    const struct net_plug o = {
+        .netns = netns, .iface = "eth0", .tap = "lcow0", .mtu = 1400, .queues = 2, .vhost = true
+    };
+    ASSERT_OK(net_plug(ctx, &o, &t, &err), err);
+    ASSERT_EQ(t.has_vhost, access("/dev/vhost-net", R_OK | W_OK) == 0);
+    for (unsigned i = 0; i < t.queues && t.has_vhost; i++)
+        ASSERT(fcntl(t.vhost[i], F_GETFD) == FD_CLOEXEC);
+    if (!t.has_vhost)
+        ASSERT_MSG_HAS(t.no_vhost.msg, "modprobe vhost_net");
 }
 
 TEST_FIBER(after_unplug_all_is_as_before)
@@ -631,7 +699,7 @@ TEST_FIBER(a_failed_plug_leaves_nothing)
     AUTO(fixture_pod_end) struct fixture_pod p = fixture_pod(ctx);
     const char *ifaces[] = { "eth0", "gone0" };
     struct err err = ERR_INIT;
-    int fd;
+    struct net_taps t;
 
     make_veth(&p);
     fixture_sh(IN_POD "tc qdisc add dev eth0 ingress", POD(&p)); /* not made by lcow */
@@ -641,7 +709,7 @@ TEST_FIBER(a_failed_plug_leaves_nothing)
         const struct net_plug o = {
             .netns = netns, .iface = ifaces[i], .tap = "lcow0", .mtu = 1400
         };
-        ASSERT_FAIL(net_plug(ctx, &o, &fd, &err), err, i == 0 ? ERR_STATE : ERR_UNAVAILABLE);
+        ASSERT_FAIL(net_plug(ctx, &o, &t, &err), err, i == 0 ? ERR_STATE : ERR_UNAVAILABLE);
         ASSERT_EQ(err.reason, i == 0 ? REASON_INTERFACE_IN_USE : REASON_INTERFACE_MISSING);
         ASSERT_HAS(err.msg, ifaces[i]);
         AUTO_FREE char *after = fixture_look(&p);
@@ -660,10 +728,10 @@ TEST_FIBER(a_plug_whose_caller_gave_up_rolls_itself_back)
     AUTO_FD int netns = open_pod(ctx, &p);
     const struct net_plug o = { .netns = netns, .iface = "eth0", .tap = "lcow0", .mtu = 1400 };
     struct ctx short_ctx = ctx_with_timeout(ctx, 1);
-    int fd = -1;
+    struct net_taps t;
 
-    if (net_plug(&short_ctx, &o, &fd, &err) == 0) { /* it was faster than the clock */
-        fd_close(fd);
+    if (net_plug(&short_ctx, &o, &t, &err) == 0) { /* it was faster than the clock */
+        net_taps_close(&t);
         ASSERT_OK(net_unplug(ctx, netns, "eth0", "lcow0", &err), err);
     }
     for (int i = 0; i < 3000; i++) {

@@ -134,7 +134,10 @@ struct scsi_slot {
 };
 struct vmm_nic {
     const char *id; /* ours; names the device for nic_remove */
-    int tap_fd;     /* borrowed */
+    /* Of each queue, borrowed: the tap, and a device of vhost-net. vhost NULL: the VMM itself moves
+     * the packets. */
+    const int *taps, *vhost;
+    unsigned queues; /* at least 1 */
     uint8_t mac[6];
     uint16_t mtu;
 };

@@ -4,12 +4,12 @@
  * then a disk on a controller, which is added if need be; or it is put below the disk that was
  * there from the beginning, of which the guest notices nothing.
  *
- * A NIC: the tap's descriptor travels to QEMU over its monitor (getfd), becomes a backend, then a
- * virtio-net on the bridge for hot-added devices. A PCI device has a root port of its own. One of
- * the host comes as two descriptors, vfio's and that of the IOMMU, where host and QEMU (9.0) have
- * iommufd. Elsewhere QEMU opens the nodes of the device's group itself: they are in its jail while
- * device_add runs. Devices that QEMU emulates are for tests of everything around them: edu, which
- * has registers only, and nvme, a disk in memory.
+ * A NIC: the tap's descriptors, and those of vhost-net, travel to QEMU over its monitor (getfd: one
+ * of each for a queue), become a backend, then a virtio-net on the bridge for hot-added devices. A
+ * PCI device has a root port of its own. One of the host comes as two descriptors, vfio's and that
+ * of the IOMMU, where host and QEMU (9.0) have iommufd. Elsewhere QEMU opens the nodes of the
+ * device's group itself: they are in its jail while device_add runs. Devices that QEMU emulates are
+ * for tests of everything around them: edu, which has registers only, and nvme, a disk in memory.
  *
  * A guest has to agree when a device is pulled; QEMU knows no force. One that does not keeps the
  * device, and with it the port, until it releases it or its VM ends; the log says so. The link of a
@@ -336,7 +336,39 @@ static const struct plug_kind nic_kind = {
     .release_tries = 2,         /* while its kernel starts it does not hear us */
     .kept = "the guest did not release a NIC; its link is cut, and the removal continues",
     .on_kept = cut_link,
+    .many_fds = true,
 };
+
+/* Gives QEMU n descriptors by name. *ret_names: as QEMU lists them. Caller frees. */
+static int give(struct ctx *ctx, struct qemu *q, struct plug *p, const int *fds, unsigned n,
+                char **ret_names, struct err *err)
+{
+    struct sbuf names = { 0 };
+    int r = 0;
+
+    for (unsigned i = 0; i < n && r == 0; i++) {
+        AUTO_FREE char *name = plug_fd_name(p, p->number);
+
+        sbuf_addf(&names, "%s%s", i ? ":" : "", name);
+        r = plug_make(ctx, q, p, PLUG_FD, fds[i], NULL, err);
+    }
+    *ret_names = sbuf_take(&names);
+    return r;
+}
+
+static int make_backend(struct ctx *ctx, struct qemu *q, struct plug *p, const struct vmm_nic *nic,
+                        struct err *err)
+{
+    AUTO_FREE char *taps = NULL, *vhost = NULL;
+
+    if (give(ctx, q, p, nic->taps, nic->queues, &taps, err) < 0 ||
+        (nic->vhost && give(ctx, q, p, nic->vhost, nic->queues, &vhost, err) < 0))
+        return -1;
+    json_t *args = json_pack("{ss,ss,sb}", "type", "tap", "fds", taps, "vhost", nic->vhost != NULL);
+    if (vhost)
+        json_object_set_new(args, "vhostfds", json_string(vhost));
+    return plug_make(ctx, q, p, PLUG_NETDEV, -1, args, err);
+}
 
 static int make_nic(struct ctx *ctx, struct qemu *q, struct plug *p, const void *arg,
                     struct err *err)
@@ -344,16 +376,15 @@ static int make_nic(struct ctx *ctx, struct qemu *q, struct plug *p, const void 
     const struct vmm_nic *nic = arg;
     char mac[18];
 
-    if (plug_make(ctx, q, p, PLUG_FD, nic->tap_fd, NULL, err) < 0 ||
-        plug_make(ctx, q, p, PLUG_NETDEV, -1,
-                  json_pack("{ss,ss+}", "type", "tap", "fd", "net-", p->id), err) < 0)
+    if (make_backend(ctx, q, p, nic, err) < 0)
         return -1;
     snprintf(mac, sizeof(mac), "%02x:%02x:%02x:%02x:%02x:%02x", nic->mac[0], nic->mac[1],
              nic->mac[2], nic->mac[3], nic->mac[4], nic->mac[5]);
     /* With legacy support each one takes I/O ports, of which there are few. */
-    json_t *device = json_pack("{ss,ss+,ss,ss,si,ss,ss}", "driver", "virtio-net-pci", "netdev",
-                               "net-", p->id, "bus", "hp", "mac", mac, "host_mtu", (int)nic->mtu,
-                               "romfile", "", "disable-legacy", "on");
+    json_t *device =
+        json_pack("{ss,ss+,ss,ss,si,ss,ss,ss}", "driver", "virtio-net-pci", "netdev", "net-", p->id,
+                  "bus", "hp", "mac", mac, "host_mtu", (int)nic->mtu, "romfile", "",
+                  "disable-legacy", "on", "mq", nic->queues > 1 ? "on" : "off");
     return plug_make(ctx, q, p, PLUG_DEVICE, -1, device, err);
 }
 

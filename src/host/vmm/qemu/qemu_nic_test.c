@@ -13,7 +13,8 @@
 
 struct fixture {
     struct qemu_fixture fixture;
-    int tap;
+    int tap, vhost;
+    bool with_vhost;
 };
 
 static void start(struct ctx *ctx, struct fixture *f, const char *part)
@@ -22,18 +23,27 @@ static void start(struct ctx *ctx, struct fixture *f, const char *part)
     f->fixture.doc.scsi_controllers = 1;
     fixture_start(&f->fixture);
     f->tap = open("/dev/null", O_RDWR | O_CLOEXEC);
-    ASSERT(f->tap >= 0);
+    f->vhost = open("/dev/zero", O_RDWR | O_CLOEXEC);
+    ASSERT(f->tap >= 0 && f->vhost >= 0);
+    f->with_vhost = false;
 }
 
 static void finish(struct fixture *f)
 {
     fixture_quit(&f->fixture);
     fd_close(f->tap);
+    fd_close(f->vhost);
 }
 
 static int add(struct fixture *f, const char *id, uint64_t timeout, struct err *err)
 {
-    const struct vmm_nic n = { .id = id, .tap_fd = f->tap, .mac = { 2 }, .mtu = 1500 };
+    const int taps[] = { f->tap, f->tap }, vhost[] = { f->vhost, f->vhost };
+    const struct vmm_nic n = { .id = id,
+                               .taps = taps,
+                               .vhost = f->with_vhost ? vhost : NULL,
+                               .queues = f->with_vhost ? 2 : 1,
+                               .mac = { 2 },
+                               .mtu = 1500 };
     struct ctx limited = ctx_with_timeout(f->fixture.ctx, timeout);
 
     return f->fixture.v->ops->nic_add(&limited, f->fixture.v, &n, err);
@@ -63,6 +73,28 @@ TEST_FIBER(a_nic_that_qemu_refuses_at_any_step_leaves_nothing)
         ASSERT_OK(add(&f, "b", AMPLE, &err), err);
         ASSERT_OK(take(&f, "a", AMPLE, &err), err);
         ASSERT_OK(take(&f, "a", AMPLE, &err), err); /* gone is gone */
+        ASSERT_OK(take(&f, "b", AMPLE, &err), err);
+        finish(&f);
+    }
+}
+
+/* As above, with two queues and vhost-net: four descriptors; the peer looks at each. */
+TEST_FIBER(each_queue_has_a_tap_and_a_vhost_net)
+{
+    for (size_t i = 0; i <= ARRAY_LEN(steps); i++) {
+        bool fails = i < ARRAY_LEN(steps);
+        AUTO_FREE char *part = fails ? str_format("error.%s", steps[i]) : str_dup("fine");
+        struct fixture f;
+        struct err err = ERR_INIT;
+
+        start(ctx, &f, part);
+        f.with_vhost = true;
+        if (fails)
+            ASSERT_FAIL(add(&f, "a", AMPLE, &err), err, ERR_UNKNOWN);
+        ASSERT_OK(add(&f, "a", AMPLE, &err), err);
+        f.with_vhost = false;
+        ASSERT_OK(add(&f, "b", AMPLE, &err), err);
+        ASSERT_OK(take(&f, "a", AMPLE, &err), err);
         ASSERT_OK(take(&f, "b", AMPLE, &err), err);
         finish(&f);
     }
@@ -130,6 +162,7 @@ TEST_FIBER(a_nic_that_the_guest_does_not_release_is_cut_off)
     ASSERT_OK(f.fixture.v->ops->release(ctx, f.fixture.v, &err), err);
     fixture_free(&f.fixture);
     fd_close(f.tap);
+    fd_close(f.vhost);
 }
 
 TEST_FIBER(invalid_names_and_sizes_are_refused)
@@ -141,7 +174,8 @@ TEST_FIBER(invalid_names_and_sizes_are_refused)
     start(ctx, &f, "fine");
     ASSERT_FAIL(add(&f, "", AMPLE, &err), err, ERR_INVALID);
     ASSERT_FAIL(add(&f, "a,b", AMPLE, &err), err, ERR_INVALID);
-    n.tap_fd = f.tap;
+    n.taps = &f.tap;
+    n.queues = 1;
     ASSERT_FAIL(f.fixture.v->ops->nic_add(ctx, f.fixture.v, &n, &err), err, ERR_INVALID);
     finish(&f);
 }

@@ -18,9 +18,19 @@ _Static_assert(ARRAY_LEN(parts) == PLUG_PART_COUNT, "a row for each part");
 
 /* --- one part --- */
 
-/* The same name makes a part and removes it. */
+char *plug_fd_name(const struct plug *p, unsigned n)
+{
+    return str_format("%s%s-%u", p->kind->names[PLUG_FD], p->id, n);
+}
+
+/* The same name makes a part and removes it. Of several descriptors: the last. */
 static json_t *name_of(const struct plug *p, enum plug_part part)
 {
+    if (part == PLUG_FD && p->kind->many_fds) {
+        AUTO_FREE char *name = plug_fd_name(p, p->number - 1);
+
+        return json_pack("{ss}", parts[part].key, name);
+    }
     if (part == PLUG_FDSET)
         return json_pack("{si}", parts[part].key, (int)(p->kind->fdset_base + p->number));
     return json_pack("{ss+}", parts[part].key, p->kind->names[part], p->id);
@@ -34,6 +44,9 @@ char *plug_fdset(const struct plug *p)
 int plug_make(struct ctx *ctx, struct qemu *q, struct plug *p, enum plug_part part, int fd,
               json_t *args, struct err *err)
 {
+    if (part == PLUG_FD && p->kind->many_fds)
+        p->number++;
+
     json_t *all = name_of(p, part);
 
     json_object_update(all, args);
@@ -56,6 +69,15 @@ static int ask_remove(struct ctx *ctx, struct qemu *q, struct plug *p, enum plug
         return 0;
     /* Asked before, and still under way there. */
     return part == PLUG_DEVICE && err->code == ERR_STATE ? 1 : -1;
+}
+
+/* Of several, the last comes first. */
+static int close_fds(struct ctx *ctx, struct qemu *q, struct plug *p, struct err *err)
+{
+    for (; p->number > 0; p->number--)
+        if (ask_remove(ctx, q, p, PLUG_FD, err) < 0)
+            return -1;
+    return 0;
 }
 
 /* 1: the guest keeps it. */
@@ -85,8 +107,10 @@ int plug_unmake(struct ctx *ctx, struct qemu *q, struct plug *p, struct err *err
     for (unsigned part = PLUG_PART_COUNT; part-- > 0;) {
         if (!(p->parts >> part & 1))
             continue;
-        int r =
-            part == PLUG_DEVICE ? remove_device(ctx, q, p, err) : ask_remove(ctx, q, p, part, err);
+        bool several = part == PLUG_FD && p->kind->many_fds;
+        int r = part == PLUG_DEVICE ? remove_device(ctx, q, p, err)
+                : several           ? close_fds(ctx, q, p, err)
+                                    : ask_remove(ctx, q, p, part, err);
         if (r < 0)
             return -1;
         err_clear(err);

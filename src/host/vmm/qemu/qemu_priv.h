@@ -286,6 +286,7 @@ struct plug_kind {
     const char *what;                   /* for people */
     const char *names[PLUG_PART_COUNT]; /* QEMU's name of a part is this and the plug's id */
     unsigned fdset_base;                /* a set's number is this and the plug's number */
+    bool many_fds; /* PLUG_FD is several; the plug's number is how many QEMU was given */
     uint64_t undo_ns;
     /* The guest has so long to release the device; then QEMU is asked again, so many times.
      * 0: until ctx ends. */
@@ -304,12 +305,12 @@ struct plug {
     struct list node; /* of qemu.plugs */
     const struct plug_kind *kind;
     const char *id, *label; /* owned: in QEMU's names; for people */
-    unsigned number;        /* of a disk its slot, of a PCI device its port */
-    unsigned parts;         /* bit N: QEMU has part N, or may have it */
-    bool inside;            /* an add or a remove works on it */
-    bool attached;          /* all of it is there */
-    bool deserted;          /* the guest keeps the device */
-    bool deleted;           /* DEVICE_DELETED came */
+    unsigned number; /* of a disk its slot, of a PCI device its port, of a NIC its descriptors */
+    unsigned parts;  /* bit N: QEMU has part N, or may have it */
+    bool inside;     /* an add or a remove works on it */
+    bool attached;   /* all of it is there */
+    bool deserted;   /* the guest keeps the device */
+    bool deleted;    /* DEVICE_DELETED came */
     struct waitq deleted_q;
 };
 
@@ -333,6 +334,8 @@ int plug_make(struct ctx *ctx, struct qemu *q, struct plug *p, enum plug_part pa
               json_t *args, struct err *err);
 /* Removes all parts; the plug stays. */
 int plug_unmake(struct ctx *ctx, struct qemu *q, struct plug *p, struct err *err);
+/* QEMU's name of PLUG_FD, where it is several of number n. Caller frees. */
+char *plug_fd_name(const struct plug *p, unsigned n);
 /* QEMU's path of PLUG_FDSET. Caller frees. */
 char *plug_fdset(const struct plug *p);
 /* DEVICE_DELETED came; the process is gone, and all devices with it. */
