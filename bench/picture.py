@@ -4,8 +4,9 @@ or dark theme, and is checked: no text leaves the picture or lies on another."""
 from html import escape
 
 from rows import ROOT_ROWS, ROOTS, ROWS, ours, short, value
+from stats import ratio
 
-WIDTH, LEFT, BAR, RIGHT = 760, 290, 340, 20
+WIDTH, LEFT, BAR, RIGHT = 800, 290, 340, 20
 ROW, HEAD, FOOT, SIZE = 34, 74, 46, 12
 THIN, GAP = 15, 30  # a bar of the root file systems; the space above a group of them
 GLYPH = 0.62  # of the font's size: an upper bound for the mean width in sans-serif
@@ -95,7 +96,7 @@ def draw(result):
                    f'<rect class="lcow" x="160" y="41" width="11" height="11" rx="2"/>')
     p.text(36, 51, "runc, or no lcow", "small", 11)
     p.text(176, 51, "lcow", "small", 11)
-    p.text(LEFT, 51, "medians; the line is p10 to p90; each row has its own scale", "small", 11)
+    p.text(LEFT, 51, "medians; line: p10 to p90; ×: lcow / runc; each row has its own scale", "small", 11)
     y = HEAD
     for key, what, unit, less in shown:
         both = [(value(results, "runc", key), "runc"), (ours(results, key), "lcow")]
@@ -107,6 +108,8 @@ def draw(result):
         for n, (s, peer) in enumerate(both):
             if s:
                 p.bar(y + 13 * n, s, scale, peer)
+        if times := ratio(both[1][0], both[0][0]):
+            p.text(WIDTH - RIGHT, y + 17, f"× {short(times[0])}", end=True)
         y += ROW
     for what, unit, bars in groups:
         y = p.group(y, what, unit, bars)

@@ -6,7 +6,7 @@ import time
 import cells  # noqa: F401  (finds the e2e modules)
 import pod
 import procfs
-from shims import SETTLE
+from shims import SETTLE, take_turns
 from stats import summary, timed, timed_both
 
 MARK = 20  # pods for which there is a mark
@@ -57,53 +57,61 @@ def density(t, limit_kib, most):
             "fit_2gib": int((2 << 20) / each)}
 
 
-def cri(t, runs, handler):
+def end(one):
+    one.stop()
+    one.remove()
+
+
+def cri(t, runs, handler, turn, others):
     """RunPodSandbox until the container has been started."""
     pods, times = pod.Pods(t, handler), []
 
-    for i in range(runs):
-        def make(n=i):
-            made.append(pods.pod(f"p{n}"))
-            made[-1].run("c1", "sleep", "100000")
+    def one():
         made = []
+
+        def make():
+            made.append(pods.pod(f"p{len(times)}"))
+            made[0].run("c1", "sleep", "100000")
         times.append(timed(make))
-        made[0].stop()
-        made[0].remove()
+        end(made[0])
+    take_turns(runs, one, turn, others)
     return {"cri_pod_ms": summary(times)}
 
 
-def parallel(t, count, handler):
+def together(calls):
+    threads = [threading.Thread(target=call, args=args) for call, *args in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def parallel(t, count, times, handler, turn, others):
     """Starts `count` pods of one container by the CRI at once; measures until the last one runs."""
-    pods, made, trouble = pod.Pods(t, handler), [], []
-    configs = {f"p{i}": pods.config(f"p{i}") for i in range(count)}
+    pods, walls, cpus, each = pod.Pods(t, handler), [], [], []
     pods.settings(boot_timeout_s=120)  # the last one waits for all
-    each = []
 
-    def make(name):
-        begin = time.perf_counter()
-        try:
-            made.append(pod.Pod(pods, name, configs[name], handler, PATIENCE))
-            made[-1].create("c1", "sleep", "100000").start(PATIENCE)
-            each.append((time.perf_counter() - begin) * 1000)
-        except Exception as e:  # an exception in a thread would be lost
-            trouble.append(f"{name}: {e}")
+    def once():
+        made, trouble = [], []
+        configs = {name: pods.config(name) for name in (f"p{len(walls)}-{i}" for i in range(count))}
 
-    def together(calls):
-        threads = [threading.Thread(target=call, args=args) for call, *args in calls]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        def make(name):
+            begin = time.perf_counter()
+            try:
+                made.append(pod.Pod(pods, name, configs[name], handler, PATIENCE))
+                made[-1].create("c1", "sleep", "100000").start(PATIENCE)
+                each.append((time.perf_counter() - begin) * 1000)
+            except Exception as e:  # an exception in a thread would be lost
+                trouble.append(f"{name}: {e}")
 
-    def end(one):
-        one.stop()
-        one.remove()
-
-    wall, cpu = timed_both(lambda: together([(make, name) for name in configs]))
-    if trouble:
-        raise RuntimeError(f"{len(trouble)} of {count} pods: {trouble[0]}"[:500])
-    together([(end, one) for one in made])
-    return {"parallel_ms": summary([wall]), "parallel_cpu_ms": summary([cpu]),
+        wall, cpu = timed_both(lambda: together([(make, name) for name in configs]))
+        if trouble:
+            raise RuntimeError(f"{len(trouble)} of {count} pods: {trouble[0]}"[:500])
+        together([(end, one) for one in made])
+        walls.append(wall)
+        cpus.append(cpu)
+    take_turns(times, once, turn, others)
+    return {"parallel_ms": summary(walls), "parallel_cpu_ms": summary(cpus),
             "parallel_each_ms": summary(each), "parallel": count}
 
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import time
 
 
 def rollup_kib(pid):
@@ -33,6 +34,11 @@ def qemu_kib(pid):
                 found["own"] += int(line.split()[1])
                 found["template"] -= int(line.split()[1])
     return found
+
+
+def cpu_s(pid):
+    """CPU time of all its threads so far, by its clock: /proc counts in steps of 10 ms."""
+    return time.clock_gettime(~pid << 3 | 2)
 
 
 def switches(pid):

@@ -32,6 +32,12 @@ def merge(old, new):
     return whole({**kept, "machine": machine}, {**old["parts"], **new["parts"]})
 
 
+def busy(result, limit):
+    """What others used of the CPUs around each part for which it was too much."""
+    return [f"{part['others_cpus']} of a CPU around {name}" for name, part in result.get("parts", {}).items()
+            if part.get("others_cpus", 0) > limit]
+
+
 def origins(result):
     """Sentences about parts that were measured apart from the rest."""
     said = []

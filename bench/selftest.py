@@ -46,7 +46,7 @@ def sample(lcow=2.0, runc=4.0, n=20):
                        clone_stages_ms={"spawned": values(1), "negotiated": values(2)})
     peers["host"] = {"runc_itself_ms": values(runc)}
     peers["lcow clone"] = {key: values(lcow) for key in (
-        "run_ms", "pod20_mib", "pod20_qemu_mib", "pod20_own_mib", "pod20_template_mib",
+        "run_ms", "cri_pod_ms", "parallel_ms", "parallel_cpu_ms", "pod20_mib", "pod20_qemu_mib", "pod20_own_mib", "pod20_template_mib",
         "pod20_code_mib", "pod20_rest_mib")}
     peers.update({peer: {r[0]: values(lcow) for r in rows.ROOT_ROWS} for peer, _ in rows.ROOTS})
     peers["lcow"].update(pods=10, fit_2gib=50)
@@ -184,6 +184,24 @@ def a_part_measured_again_replaces_what_it_had_and_says_when():
 
 
 @test
+def the_picture_has_the_ratio_of_each_row():
+    svg, _ = picture.draw(sample(lcow=4.0, runc=2.0))
+    assert svg.count("× 2<") == len(rows.ROWS), svg.count("× 2<")
+
+
+@test
+def a_busy_machine_leaves_the_documents_alone():
+    bench = load_run()
+    result, written = sample(), []
+    bench.rewrite = lambda name, change: written.append(name)
+    result["parts"]["all"]["others_cpus"] = bench.QUIET * 2
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        assert bench.document(result) == 1
+    assert not written and "0.3 of a CPU around all" in said.getvalue(), said.getvalue()
+
+
+@test
 def no_measurement_has_a_disk_that_its_template_has_not():
     try:
         cells.begin("lcow", "2.1", sample, template="auto", scratch_mib=2048)
@@ -192,11 +210,17 @@ def no_measurement_has_a_disk_that_its_template_has_not():
     raise AssertionError("it was begun")
 
 
-@test
-def a_part_that_fails_leaves_the_others_alone():
+def load_run():
     loader = importlib.machinery.SourceFileLoader("bench_run", os.path.join(HERE, "run"))
     bench = importlib.util.module_from_spec(importlib.util.spec_from_loader("bench_run", loader))
     loader.exec_module(bench)
+    return bench
+
+
+@test
+def a_part_that_fails_leaves_the_others_alone():
+    bench = load_run()
+    bench.stats.busy_cpus = lambda seconds: 0
     done = []
     run = bench.Run(argparse.Namespace(within=False, only=["bad", "good", "worse"], quick=True),
                     {"bad": lambda run, vm: 1 / 0, "good": lambda run, vm: done.append(vm),

@@ -23,6 +23,8 @@ CLOCK = 10   # seconds after a VM's start in which the shim compares its clock
 IDLE = 10    # seconds over which wake-ups are counted
 TURNS = 20   # of calls
 PATIENCE = 180  # seconds to wait for the other's turn
+STATS_APART = 0.11  # seconds: nearer calls share an answer of lcow's guest
+POLLED = 20  # seconds, each a value
 TYPE_PROCESS = "types.containerd.io/opencontainers/runtime-spec/1/Process"
 
 
@@ -111,13 +113,6 @@ def runs_of_ctr(t, runs):
     return {"run_ms": summary(w for w, _ in both), "run_cpu_ms": summary(c for _, c in both)}
 
 
-def runs_in_pod(t, runs):
-    """The same in a running pod, where neither a shim nor a VM is started. An emulated VM has already
-    translated the code that is needed."""
-    args = [t.run_args("--rm", *group("c1", "container"), f"more{i}", "true") for i in range(runs)]
-    return {"run_in_pod_ms": summary(timed(lambda a=each: t.must(*a)) for each in args)}
-
-
 def idle(shim):
     time.sleep(CLOCK)
     memory = procfs.rollup_kib(shim)
@@ -135,9 +130,13 @@ def calls(client, count):
 
 
 def times_of_calls(client, count):
-    found = {f"{method.lower()}_us": client.times_us(method, n)
-             for method, n in (("State", count), ("Connect", count), ("Stats", count // 4))}
-    return {**found, "echo_us": echo_us(client, count)}
+    found = {f"{method.lower()}_us": client.times_us(method, count) for method in ("State", "Connect")}
+    found["stats_us"] = []
+    for _ in range(max(count // 20, 5)):
+        time.sleep(STATS_APART)
+        found["stats_us"] += client.times_us("Stats", 1)
+    return {**found, "stats_shared_us": client.times_us("Stats", max(count // 8, 5)),
+            "echo_us": echo_us(client, count)}
 
 
 def take_turns(times, step, turn, others):
@@ -194,15 +193,54 @@ def echo_us(client, count):
         os.waitpid(pid, 0)
 
 
-def execs(t, client, runs):
-    """By the shim's service, and with ctr."""
-    def one(i):
-        client.exec(f"x{i}", "true")
-        client.wait(f"x{i}")
+def polled(t, count):
+    """CPU of the shim while its containers are asked for their statistics a hundred times a second."""
+    names = [f"p{i}" for i in range(count)]
+    for name in names:
+        t.detach(*group("c1", "container"), name, "sleep", "100000")
+    client, shim = Client(t, "c1"), t.shim_pid()
+    shares, rounds = [], 100 // count
+    for _ in range(POLLED):
+        before, begin = procfs.cpu_s(shim), time.monotonic()
+        for n in range(rounds):
+            for name in names:
+                client.call("Stats", text(1, name))
+            time.sleep(max(0, begin + (n + 1) / rounds - time.monotonic()))
+        shares.append((procfs.cpu_s(shim) - before) / (time.monotonic() - begin) * 100)
+    client.socket.close()
+    for name in names:
+        t.ctr("tasks", "rm", "-f", name)
+    return {"polled_percent": summary(shares)}
 
-    return {"exec_ms": summary(timed(lambda n=i: one(n)) for i in range(runs)),
-            "ctr_exec_ms": summary(timed(lambda: t.must(*t.exec_args("c1", "true")))
-                                   for _ in range(max(5, runs // 5)))}
+
+def in_pod(t, n, turn, others):
+    """Containers, execs and stdio in a pod that runs, where neither a shim nor a VM is started. An
+    emulated VM has already translated the code that is needed."""
+    t.detach(*group("c1", "sandbox"), "c1", "sleep", "100000")
+    client, found, done = Client(t, "c1"), {}, []
+
+    def keep(key, value):
+        found.setdefault(key, []).append(value)
+
+    def one_exec(name):
+        client.exec(name, "true")
+        client.wait(name)
+
+    def some():
+        for _ in range(n["execs"]):
+            done.append(0)
+            keep("exec_ms", timed(lambda: one_exec(f"x{len(done)}")))
+        keep("ctr_exec_ms", timed(lambda: t.must(*t.exec_args("c1", "true"))))
+        args = t.run_args("--rm", *group("c1", "container"), f"m{len(done)}", "true")
+        wall, cpu = timed_both(lambda: t.must(*args))
+        keep("run_in_pod_ms", wall)
+        keep("run_in_pod_cpu_ms", cpu)
+        for key, value in stdio(t, client, len(done)).items():
+            keep(key, value)
+    take_turns(n["turns"], some, turn, others)
+    client.socket.close()
+    result = {key: summary(values) for key, values in found.items()}
+    return {**result, "exec_p99_ms": summary([result["exec_ms"]["p99"]])}
 
 
 def settled_kib(pid):
@@ -261,28 +299,24 @@ def growth_by_containers(t, shim, count):
             "anchor_kib": summary([anchors / count])}
 
 
-def stdio(t, client, runs):
+def stdio(t, client, i):
     """MB/s between the container and a FIFO, without containerd in between."""
-    out, into, alone = [], [], []
-    path = os.path.join(t.work, "bulk")
-    for i in range(runs):
-        os.mkfifo(path)
-        reader = Flow(path, reads=True)
-        client.exec(f"o{i}", "dd", "if=/dev/zero", "bs=256k", f"count={BULK >> 18}", stdout=path)
-        client.wait(f"o{i}")
-        out.append(reader.rate(t))
-        os.unlink(path)
-        os.mkfifo(path)
-        writer = Flow(path, reads=False)
-        client.exec(f"i{i}", "sh", "-c", "cat >/dev/null", stdin=path)
-        writer.join(60)  # runc's shim closes the FIFO at once, even with data pending
-        client.call("CloseIO", text(1, "c1"), text(2, f"i{i}"), number(3, 1))
-        client.wait(f"i{i}")
-        into.append(writer.rate(t))
-        os.unlink(path)
-        alone.append(BULK / pipe_us(t))
-    return {"stdout_mb_s": summary(out), "stdin_mb_s": summary(into),
-            "pipe_mb_s": summary(alone)}
+    path, found = os.path.join(t.work, "bulk"), {}
+    os.mkfifo(path)
+    reader = Flow(path, reads=True)
+    client.exec(f"o{i}", "dd", "if=/dev/zero", "bs=256k", f"count={BULK >> 18}", stdout=path)
+    client.wait(f"o{i}")
+    found["stdout_mb_s"] = reader.rate(t)
+    os.unlink(path)
+    os.mkfifo(path)
+    writer = Flow(path, reads=False)
+    client.exec(f"i{i}", "sh", "-c", "cat >/dev/null", stdin=path)
+    writer.join(60)  # runc's shim closes the FIFO at once, even with data pending
+    client.call("CloseIO", text(1, "c1"), text(2, f"i{i}"), number(3, 1))
+    client.wait(f"i{i}")
+    found["stdin_mb_s"] = writer.rate(t)
+    os.unlink(path)
+    return {**found, "pipe_mb_s": BULK / pipe_us(t)}
 
 
 def pipe_us(t):
@@ -361,10 +395,8 @@ def measure(t, n):
     found.attempt("growth by containers", growth_by_containers, t, shim, n["growth"])
     if not t.is_runc:
         found.attempt("calls that wait", parked_fibers, client, shim, n["fibers"])
-    found.attempt("execs", execs, t, client, n["exec"])
-    found.attempt("ctr run in a pod", runs_in_pod, t, n["more"])
-    found.attempt("stdio", stdio, t, client, n["stdio"])
     client.socket.close()
+    found.attempt("polled", polled, t, n["polled"])
     found.attempt("exits", exits, t, n["exit"])
     found.attempt("start", starts, t, n["start"])
     return found

@@ -43,6 +43,13 @@ def busy_ms():
     return (user + nice + system + irq + softirq) * 10
 
 
+def busy_cpus(seconds):
+    """CPUs in use on average during that time: before and after a measurement, those of others."""
+    before = busy_ms()
+    time.sleep(seconds)
+    return (busy_ms() - before) / seconds / 1000
+
+
 def timed_both(call):
     """(wall, CPU) in milliseconds."""
     before = busy_ms()

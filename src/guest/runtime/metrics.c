@@ -5,9 +5,7 @@
 #include "guest/runtime/cgroup.h"
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stddef.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -174,27 +172,53 @@ static void put_blkio(struct jsw *w, const char *stat)
     jsw_end_obj(w);
 }
 
+/* " KEY=1.50": without its last zeros it is a JSON number. As a double it would be read and printed
+ * by the C library's slow paths, for 18 numbers of each answer. Its end, or NULL: not such a
+ * number. */
+static const char *put_average(struct jsw *w, const char *at, const char *key)
+{
+    size_t len = strlen(key), digits, all;
+    char text[24];
+
+    if (*at != ' ' || strncmp(at + 1, key, len) != 0 || at[len + 1] != '=')
+        return NULL;
+    at += len + 2;
+    digits = strspn(at, "0123456789");
+    all = digits;
+    if (digits > 0 && at[digits] == '.')
+        all += 1 + strspn(at + digits + 1, "0123456789");
+    if (digits == 0 || all >= sizeof(text) || (at[0] == '0' && digits > 1))
+        return NULL;
+    memcpy(text, at, all);
+    len = all;
+    while (all > digits && text[len - 1] == '0')
+        len--;
+    len -= all > digits && text[len - 1] == '.';
+    text[len] = '\0';
+    jsw_raw(w, key, text);
+    return at + all;
+}
+
 /* "some avg10=0.00 avg60=0.00 avg300=0.00 total=0", then "full …". */
 static void put_pressure(struct jsw *w, const char *text)
 {
-    static const char *const lines[] = { "some", "full" };
+    static const char *const lines[] = { "some", "full" }, *const averages[] = { "avg10", "avg60",
+                                                                                 "avg300" };
 
     if (!text)
         return;
     jsw_obj(w, "psi");
     for (size_t i = 0; i < ARRAY_LEN(lines); i++) {
-        const char *line = strstr(text, lines[i]);
-        double avg[3];
-        uint64_t total;
+        const char *at = strstr(text, lines[i]);
 
-        if (!line || sscanf(line + 4, " avg10=%lf avg60=%lf avg300=%lf total=%" SCNu64, &avg[0],
-                            &avg[1], &avg[2], &total) != 4)
+        if (!at)
             continue;
         jsw_obj(w, lines[i]);
-        jsw_f64(w, "avg10", avg[0]);
-        jsw_f64(w, "avg60", avg[1]);
-        jsw_f64(w, "avg300", avg[2]);
-        put(w, "total", total);
+        at += strlen(lines[i]);
+        for (size_t k = 0; k < ARRAY_LEN(averages) && at; k++)
+            at = put_average(w, at, averages[k]);
+        if (at && strncmp(at, " total=", 7) == 0)
+            put(w, "total", strtoull(at + 7, NULL, 10));
         jsw_end_obj(w);
     }
     jsw_end_obj(w);

@@ -273,11 +273,8 @@ int sandbox_ping(struct ctx *ctx, struct registry *r, const char *id, struct err
 {
     struct ctx limited = ctx_with_timeout(ctx, SANDBOX_PING_LIMIT);
     struct sandbox *s = find_ready(r, id, "ping it", err);
-    AUTO(json_decref) json_t *ignored = NULL;
 
-    if (!s || container_stats(&limited, s->holder, &ignored, err) < 0)
-        return -1;
-    return 0;
+    return s ? container_ping(&limited, s->holder, err) : -1;
 }
 
 /* --- metrics --- */
