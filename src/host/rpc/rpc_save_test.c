@@ -5,6 +5,7 @@
 #include "fixture/rpc_fixture.h"
 #include "host/rpc/rpc_priv.h"
 #include <fcntl.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -104,6 +105,62 @@ TEST_FIBER(connections_and_waits_continue_and_unread_requests_are_answered)
     stream_free(w.peer);
     rpc_server_hold(w.server, false);
     latch_set(&w.fake.exited);
+    end_server(ctx, w.server);
+}
+
+static struct rpc_conn *first_conn(struct rpc_server *s)
+{
+    return LIST_FIRST(&s->conns, struct rpc_conn, node);
+}
+
+static void compare_as_child(const struct sbuf *doc, const struct rpc_server *from,
+                             const struct rpc_conn *a)
+{
+    AUTO(saved_free) struct saved *sv = NULL;
+    struct fake fake = { 0 };
+    struct rpc_server *s = fake_server(loop_new(NULL), &fake);
+    struct err err = ERR_INIT;
+
+    if (saved_reader(doc->data, doc->len, &sv, &err) < 0)
+        _exit(3);
+    rpc_server_saved(sv, s);
+    if (saved_check(sv, &err) < 0 || s->listener != from->listener)
+        _exit(4);
+
+    const struct rpc_conn *b = first_conn(s);
+
+    if (b->last_id != a->last_id || b->last_stream != a->last_stream)
+        _exit(5);
+    _exit(b->unary == a->unary && b->wire.reads_on == a->wire.reads_on ? 0 : 6);
+}
+
+TEST_FIBER(a_connection_s_ids_and_kind_and_the_listener_are_known_to_the_new_program)
+{
+    struct world w = { 0 };
+    AUTO(sbuf_release) struct sbuf doc = { 0 };
+    struct sockaddr_un any = { .sun_family = AF_UNIX };
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), status = -1;
+    struct rpc_conn *c;
+    struct err err = ERR_INIT;
+
+    ASSERT(bind(fd, (struct sockaddr *)&any, sizeof(any.sun_family)) == 0 && listen(fd, 1) == 0);
+    world_init(ctx, &w);
+    rpc_server_listen(w.server, fd);
+    peer_request(ctx, w.peer, 7, TASK_V2, "Connect", "c1", 0);
+    peer_expect(ctx, w.peer, 7, 0, "");
+    c = first_conn(w.server);
+    ASSERT(c->last_id == 7 && c->unary);
+    c->last_stream = 5;
+    c->wire.reads_on = true;
+    ASSERT_OK(save(w.server, &doc, &err), err);
+
+    pid_t pid = fork();
+
+    if (pid == 0)
+        compare_as_child(&doc, w.server, c);
+    ASSERT_EQ(waitpid(pid, &status, 0), pid);
+    ASSERT_EQ(status, 0);
+    stream_free(w.peer);
     end_server(ctx, w.server);
 }
 

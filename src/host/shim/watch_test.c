@@ -1,5 +1,6 @@
 /* watch_test.c - when the shim exits, and when it does not. */
 #include "api/lcow.pb-c.h"
+#include "fixture/saved_fixture.h"
 #include "fixture/task_fixture.h"
 #include "harness/tap.h"
 #include "host/shim/watch.h"
@@ -36,16 +37,21 @@ static unsigned clients(void *arg)
     return ((struct scene *)arg)->clients;
 }
 
+static struct watch *new_watch(struct scene *s)
+{
+    return watch_new(&(struct watch_opts){ .loop = s->d.fixture.loop,
+                                           .service = s->d.service,
+                                           .leave = on_leave,
+                                           .clients = clients,
+                                           .bundles_gone = are_bundles_gone,
+                                           .arg = s });
+}
+
 static void scene_open(struct scene *s, struct ctx *ctx)
 {
     desk_open(&s->d, ctx);
     s->clients = 1;
-    s->watch = watch_new(&(struct watch_opts){ .loop = ctx->loop,
-                                               .service = s->d.service,
-                                               .leave = on_leave,
-                                               .clients = clients,
-                                               .bundles_gone = are_bundles_gone,
-                                               .arg = s });
+    s->watch = new_watch(s);
 }
 
 static void scene_close(struct scene *s, struct ctx *ctx)
@@ -315,5 +321,78 @@ TEST_VIRTUAL(the_shim_waits_for_an_announced_create_even_without_bundles)
     expect(&s, ctx);
     poke(&s, ctx, 29 * NS_PER_S);
     ASSERT(!s.why);
+    scene_close(&s, ctx);
+}
+
+/* --- upgrades --- */
+
+static void upgrade(struct scene *s, struct ctx *ctx)
+{
+    struct watch *from = s->watch;
+    struct err err = ERR_INIT;
+
+    SAVED_PASS_ON(w, watch_saved(w, from), ASSERT_OK(watch_stop(ctx, from, &err), err), r,
+                  watch_saved(r, s->watch = new_watch(s)), again, watch_saved(again, s->watch));
+    watch_free(from);
+}
+
+static void pass(struct ctx *ctx, uint64_t ns)
+{
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(fiber_sleep(ctx, ns, &err), err);
+}
+
+TEST_VIRTUAL(after_an_upgrade_a_shutdown_that_was_seen_before_is_not_a_new_one)
+{
+    struct scene s = { 0 };
+
+    LONG_CTX;
+    scene_open(&s, ctx);
+    desk_create(&s.d, ctx, "c1");
+    ask(&s, ctx);
+    poke(&s, ctx, 1);
+    desk_delete(&s.d, ctx, "c1", "");
+    poke(&s, ctx, NS_PER_S);
+    upgrade(&s, ctx);
+    pass(ctx, NS_PER_S);
+    ASSERT(!s.why); /* the second Shutdown may still come */
+    pass(ctx, 3 * NS_PER_S);
+    ASSERT_STR(s.why, "the last container was deleted after an early Shutdown");
+    scene_close(&s, ctx);
+}
+
+TEST_VIRTUAL(after_an_upgrade_calls_of_before_do_not_keep_the_shim)
+{
+    struct scene s = { .bundle_gone = true };
+
+    LONG_CTX;
+    scene_open(&s, ctx);
+    desk_create(&s.d, ctx, "c1");
+    desk_delete(&s.d, ctx, "c1", "");
+    poke(&s, ctx, 70 * NS_PER_S);
+    ASSERT(!s.why); /* there were calls in this minute */
+    upgrade(&s, ctx);
+    pass(ctx, 61 * NS_PER_S);
+    ASSERT_STR(s.why, "the bundle is gone and no client calls");
+    scene_close(&s, ctx);
+}
+
+TEST_VIRTUAL(an_upgrade_does_not_restart_the_minute_without_clients)
+{
+    struct scene s = { .bundle_gone = true };
+
+    LONG_CTX;
+    scene_open(&s, ctx);
+    pass(ctx, 50 * NS_PER_S);
+    desk_create(&s.d, ctx, "c1");
+    poke(&s, ctx, 100 * NS_PER_S);
+    s.clients = 0;
+    poke(&s, ctx, 40 * NS_PER_S);
+    upgrade(&s, ctx);
+    pass(ctx, 19 * NS_PER_S);
+    ASSERT(!s.why);
+    pass(ctx, 2 * NS_PER_S);
+    ASSERT_STR(s.why, "all bundles are gone and no client calls");
     scene_close(&s, ctx);
 }
