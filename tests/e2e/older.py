@@ -11,7 +11,7 @@ import tempfile
 
 import packages
 
-COMMIT = "49f6b121"  # of main: one of the first that can be upgraded
+COMMIT = "faf62cdd"  # of main; those before it wrote other fields
 FOLDER = packages.folder(f"older-{COMMIT}")
 SHIM = os.path.join(FOLDER, "bin/containerd-shim-lcow-v2")
 IMAGE = os.path.join(FOLDER, "image")
@@ -32,7 +32,7 @@ def is_there():
 
 
 def build():
-    """Takes a minute or two. Where the commit is missing nothing is made, and the test says so."""
+    """Takes a minute of processor time. Where the commit is missing nothing is made, and the test says so."""
     if os.path.exists(FOLDER) or not is_there():
         return
     with tempfile.TemporaryDirectory(prefix="older.", dir=packages.CACHE) as tree:
