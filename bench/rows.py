@@ -28,6 +28,8 @@ ROWS = [
     ("exec_p99_ms", "the same, p99", "ms", True),
     ("ctr_exec_ms", "exec true, by ctr", "ms", True),
     ("exit_ms", "VMM (program) killed to exit event", "ms", True),
+    ("upgrade_ms", "upgrade of the shim, pause", "ms", True),
+    ("upgrade_p99_ms", "the same, 99th percentile", "ms", True),
     ("stdout_mb_s", "stdio, out of the container", "MB/s", False),
     ("stdin_mb_s", "stdio, into the container", "MB/s", False),
     ("share_read_mb_s", "shared directory, read", "MB/s", False),
@@ -332,5 +334,6 @@ MARKS = [
          why=_why_pod),
     Mark("stdio, the slower direction", 150, "MB/s", _stdio, most=False, why=_why_stdio),
     Mark("VMM killed to exit event", 100, "ms", _median("lcow", "exit_ms"), why=_why_exit),
+    Mark("upgrade of the shim under a pod, pause", 50, "ms", _median("lcow", "upgrade_ms")),
     Mark("wake-ups per second, shim and agent", 0, "/s", _idle, why=_why_idle),
 ]

@@ -382,6 +382,17 @@ def exits(t, runs):
     return {"exit_ms": summary(found)}
 
 
+def upgrades(t, runs):
+    """The pause that the shim itself reports: from its last call until the next program serves."""
+    found = []
+    for _ in range(runs):
+        r = t.lcow("upgrade", "--json", "c1", seconds=PATIENCE)
+        t.equal(r.code, 0, r)
+        found.append(json.loads(r.out)[0]["pause_ms"])
+    all_ = summary(found)
+    return {"upgrade_ms": all_, "upgrade_p99_ms": summary([all_["p99"]])}
+
+
 def measure(t, n):
     """Everything, in one cell. n: the repetitions (run's N)."""
     found = cells.Steps()
@@ -395,6 +406,7 @@ def measure(t, n):
     found.attempt("growth by containers", growth_by_containers, t, shim, n["growth"])
     if not t.is_runc:
         found.attempt("calls that wait", parked_fibers, client, shim, n["fibers"])
+        found.attempt("upgrades", upgrades, t, n["upgrade"])
     client.socket.close()
     found.attempt("polled", polled, t, n["polled"])
     found.attempt("exits", exits, t, n["exit"])

@@ -8,7 +8,7 @@
  *     }
  *
  * Writing copies the fields into the document, reading replaces them by what the document has. So
- * no field can be written and not read. The format is protobuf (api/lcow/saved/v1/saved.proto); a
+ * no field can be written and not read. The format is protobuf's, and this code is the schema; a
  * field's number is never used again for something else. A field that the document lacks keeps its
  * value, and a field that the reader does not know is skipped: both happen between two versions of
  * the program.

@@ -5,13 +5,17 @@ import collections
 import json
 import os
 import re
+import resource
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 import time
 
+import cell
 import cri
+import older
 import packages
 import streaming
 from e2e import SECONDS, kill, test
@@ -236,6 +240,85 @@ def ctr_waits(t):
     t.check(t.lcow("upgrade", "nobody-is-called-that").code != 0, "an unknown id")
 
 
+# ---------------------------------------------------------------- versions
+
+@pod_test("upgrade: a shim of an older commit with its agent, to the present one and back",
+          runc=False, smoke="one", deadline=600)
+def from_older(t):
+    t.check(os.path.exists(older.SHIM), f"{older.FOLDER} was not made: is commit {older.COMMIT} in "
+            "this clone? If it is shallow: git fetch --unshallow; tests/e2e/run --prepare")
+    t.settings(image_dir=older.IMAGE, template="off")
+    t.containerd.env["PATH"] = f"{os.path.dirname(older.SHIM)}:{t.containerd.env['PATH']}"
+    t.containerd.restart()
+    t.until(t.serves, "the CRI serves", 60)
+    pod = t.pod("p1")
+    _, end = counting(t, pod)
+    shell = pod.run("shell", *FOREVER)
+    terminal = exec_stream(t, shell, "sh", tty=True)
+    terminal.expect("# ")
+    shim = t.shim_pid()
+    t.equal(executable(shim), older.SHIM)
+    for i, path in enumerate((packages.SHIM, older.SHIM, packages.SHIM)):
+        upgraded(t, pod.id, "--program", path)
+        t.equal((t.shim_pid(), executable(shim)), (shim, path))
+        terminal.send(f"echo the $((i={i}))th\n".encode())
+        terminal.expect(f"the {i}th")
+        t.equal(shell.exec("sh", "-c", "exit 6").code, 6)
+        more = pod.run(f"more{i}", "sh", "-c", "echo hello; exit 4")
+        more.await_exit(4)
+        t.equal(more.out, "hello\n")
+        more.remove()
+        stats = t.cri.ContainerStats(container_id=shell.id).stats
+        t.check(stats.memory.working_set_bytes.value > 0, "no statistics", stats)
+    terminal.send(b"exit 4\n")
+    t.equal(terminal.wait(), 4)
+    end()
+    shell.stop()
+    shell.await_exit(137)
+
+
+def patched(t, name, version):
+    """The shim, as one that says it is of that version."""
+    path = program(t, name)
+    with open(path, "rb") as f:
+        old = f.read()
+    own = t.lcow("--version").out.split()[-1]
+    new = old.replace(f"\0{own}\0".encode(), f"\0{version}\0".encode())
+    t.check(len(version) == len(own) and new != old, f"{own} is not in {path}")
+    with open(path, "wb") as f:
+        f.write(new)
+    return path, own
+
+
+@test("upgrade: shims of another version are marked, counted after an installation, and upgraded if "
+      "the configuration says so", runc=False)
+def versions(t):
+    t.detach("c1", "sleep", "100000")
+    t.detach("c2", "sleep", "100000")
+    path, own = patched(t, "other", "0.0.1")
+    t.equal(upgraded(t, "c1", "--program", path)["to"], "0.0.1")
+    rows = [line for line in t.lcow("ps").out.splitlines() if "(VM)" in line]
+    t.equal(["shim 0.0.1" in row for row in rows if row.startswith("c1 ")], [True], rows)
+    t.equal(["shim" in row for row in rows if row.startswith("c2 ")], [False], rows)
+    t.match(rf"1 of 2 run another version than {re.escape(own)}", t.lcow("doctor").out)
+    r = t.lcow("upgrade", "--after-install")
+    t.equal(r.code, 0, r)
+    t.match("1 running shim is of another version.*lcow upgrade --all", r.out)
+    for p in t.shim_pids():
+        t.check(executable(p) in (path, packages.SHIM), "nothing was upgraded", executable(p))
+    t.config(upgrade="auto")
+    shutil.copy(packages.SHIM, path + ".new")
+    os.rename(path + ".new", path)  # as dpkg does
+    r = t.lcow("upgrade", "--after-install")
+    t.equal(r.code, 0, r)
+    t.match(f"c1: upgraded from 0.0.1 to {re.escape(own)}", r.out)
+    t.check("c2" not in r.out, "one that is not behind is left alone", r.out)
+    t.check("shim 0" not in t.lcow("ps").out, "none is behind")
+    r = t.lcow("upgrade", "--after-install")
+    t.equal((r.code, r.out), (0, ""), r)
+    t.equal(t.exec("c1", "echo", "well").out, "well\n")
+
+
 # ---------------------------------------------------------------- programs that cannot continue
 
 @pod_test("upgrade: a program that cannot continue leaves the previous one running", runc=False,
@@ -382,6 +465,99 @@ def containerd_killed(t):
     t.until(t.serves, "the CRI serves", 60)
     c.await_exit(7)
     t.match("two\n", c.out)
+
+
+@pod_test("upgrade: while the pod is stopped and removed", runc=False, both=True)
+def during_shutdown(t):
+    done = 0
+    for i in range(3):
+        pod = t.pod(f"p{i}")
+        pod.run("a", *FOREVER)
+        over, answers = threading.Event(), []
+
+        def end(pod=pod, over=over):
+            try:
+                pod.stop()
+                pod.remove()
+            finally:
+                over.set()
+
+        def again(pod=pod, over=over, answers=answers):
+            while not over.is_set():
+                r = t.lcow("upgrade", "--json", pod.id)
+                answers += json.loads(r.out) if r.out.startswith("[") else []
+        t.equal(together([end, again]), [])
+        done += sum(a["upgraded"] for a in answers)
+        for a in answers:
+            t.check(a["upgraded"] or a["error"]["reason"] != "UPGRADE_FAILED", "it went back", a)
+    t.note(f"{done} upgrades")
+    t.until(lambda: not t.shim_pids(), "the shims have left", 60)
+
+
+def fill(t, pod, count):
+    """Silent connections, each of which is a descriptor of the shim."""
+    bundle = t.containerd.bundle("k8s.io", pod.id)
+    name = "bootstrap.json" if t.version.startswith("2") else "address"
+    with open(os.path.join(bundle, name)) as f:
+        text = f.read()
+    address = json.loads(text)["address"] if name == "bootstrap.json" else text.strip()
+    found = [socket.socket(socket.AF_UNIX) for _ in range(count)]
+    for s in found:
+        s.connect(address.removeprefix("unix://"))
+    return found
+
+
+@pod_test("upgrade: without free descriptors", runc=False)
+def no_descriptors(t):
+    pod = t.pod("p1")
+    c = pod.run("c", *FOREVER)
+    shim = t.shim_pid()
+    usual = resource.prlimit(shim, resource.RLIMIT_NOFILE)
+    silent = fill(t, pod, 300)  # the check of the program wants numbers that are higher than most
+    t.until(lambda: len(os.listdir(f"/proc/{shim}/fd")) > 300, "it has accepted them", 30)
+    ends = collections.Counter()
+    for free in (*range(3, 24, 2), 40, 60):
+        used = {int(fd) for fd in os.listdir(f"/proc/{shim}/fd")}
+        limit = sorted(set(range(max(used) + free + 2)) - used)[free]  # below it are so many
+        resource.prlimit(shim, resource.RLIMIT_NOFILE, (limit, usual[1]))
+        r = t.lcow("upgrade", "--json", pod.id, seconds=SECONDS)
+        resource.prlimit(shim, resource.RLIMIT_NOFILE, usual)
+        t.equal(t.shim_pid(), shim, r)
+        answer, = json.loads(r.out)
+        t.equal(r.code, 0 if answer["upgraded"] else 1, r)
+        ends[answer["upgraded"] or answer["error"]["reason"]] += 1
+        t.equal(c.sh("echo well"), "well\n")
+    t.note(f"{dict(ends)}")
+    t.equal(sorted(map(str, ends)), ["True", "UPGRADE_REFUSED"], ends)
+    for s in silent:
+        s.close()
+
+
+@pod_test("upgrade: on a full disk", runc=False)
+def full_disk(t):
+    os.makedirs(t.run_root, exist_ok=True)
+    cell.mount("tmpfs", t.run_root, "tmpfs", data="size=64m,mode=0755")
+    t.at_end(lambda: cell.umount(t.run_root))
+    pod = t.pod("p1")
+    c = pod.run("c", *FOREVER)
+    shim, filler = t.shim_pid(), os.path.join(t.run_root, "filler")
+    with open(filler, "wb", buffering=0) as f:
+        size = 1 << 20
+        while size:
+            try:
+                f.write(bytes(size))
+            except OSError:
+                size >>= 1
+    for _ in range(3):
+        r = t.lcow("upgrade", "--json", pod.id, seconds=SECONDS)
+        answer, = json.loads(r.out)
+        t.note(f"upgraded: {answer['upgraded']}")
+        t.equal((r.code, t.shim_pid()), (0 if answer["upgraded"] else 1, shim), r)
+        t.equal(c.state, cri.RUNNING)
+    os.unlink(filler)
+    upgraded(t, pod.id)
+    t.equal(c.sh("echo well"), "well\n")
+    t.equal(t.remove_pods(), [])
 
 
 @pod_test("upgrade: 20 shims at once", runc=False, full=True, deadline=1800)
