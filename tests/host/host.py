@@ -17,6 +17,7 @@ import time
 
 import root
 
+HERE = os.path.dirname(os.path.realpath(__file__))
 MEMORY_MIB = 6144
 BOOT_SECONDS = 900  # ceilings for a busy machine: a quiet one needs 20 s
 RUN_SECONDS = 1200
@@ -45,9 +46,10 @@ class Failure(Exception):
 
 
 class Host:
-    def __init__(self, name, share, logs):
-        """share: a directory that the host sees, read-only, as /share. logs: where consoles go."""
-        self.variant, self.share, self.logs = root.VARIANTS[name], share, logs
+    def __init__(self, name, share, logs, slower=1):
+        """share: a directory that the host sees, read-only, as /share. logs: where consoles go.
+        slower: its clocks run so many times slower than ours. seconds here are the host's."""
+        self.variant, self.share, self.logs, self.slower = root.VARIANTS[name], share, logs, slower
         self.console = os.path.join(logs, "console.log")
         self.qemu = self.port = None
         self.lost = False  # it ended, or an answer is outstanding
@@ -66,11 +68,11 @@ class Host:
         with open(os.path.join(self.logs, "qemu.log"), "wb") as log:
             self.qemu = subprocess.Popen(self.command(files, path), stdin=subprocess.DEVNULL, stdout=log,
                                          stderr=log, preexec_fn=die_with_parent,
-                                         env={**os.environ, "TMPDIR": self.logs})
+                                         env={**os.environ, **self.clock(), "TMPDIR": self.logs})
         try:
             listener.settimeout(60)
             self.port = listener.accept()[0]
-            if self.message(time.monotonic() + BOOT_SECONDS) != b"ready":
+            if self.message(self.deadline(BOOT_SECONDS)) != b"ready":
                 raise Failure("the host's agent speaks out of turn")
             self.run("mkdir -p /share && modprobe 9pnet_virtio && "
                      "mount -t 9p -o trans=virtio,version=9p2000.L,ro,msize=1048576 share /share")
@@ -112,12 +114,24 @@ class Host:
                 "-fsdev", f"local,id=s,path={self.share},security_model=none,readonly=on,multidevs=remap",
                 "-device", "virtio-9p-pci,fsdev=s,mount_tag=share"]
 
+    def clock(self):
+        """QEMU's environment."""
+        if self.slower == 1:
+            return {}
+        library = os.path.join(self.work, "slow_clock.so")
+        subprocess.run(["gcc", "-D_GNU_SOURCE", "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o", library,
+                        os.path.join(HERE, "slow_clock.c")], check=True)
+        return {"LD_PRELOAD": library, "LCOW_SLOWER": str(self.slower)}
+
     # ------------------------------------------------------------ commands
+
+    def deadline(self, seconds):
+        return time.monotonic() + seconds * self.slower
 
     def run(self, script, code=0, seconds=RUN_SECONDS, show=None):
         """What a shell script printed, both streams; code None: whatever its exit code is. show is
         called with each part of it as it comes."""
-        deadline, parts, data = time.monotonic() + seconds + 60, [], f"{seconds}\n{script}".encode()
+        deadline, parts, data = self.deadline(seconds + 60), [], f"{seconds}\n{script}".encode()
         self.port.sendall(b"%d\n" % len(data) + data)
         while part := self.message(deadline):
             parts.append(part)
