@@ -188,6 +188,9 @@ def odd_layers(t):
     for name in (b" ", b"new\nline", b"tab\t", b"\xff\xfe", "\u00e4\u4e2d".encode(), b"\\:,=", b"-n",
                  b"'\"", b"n" * 254, b".hidden", b"*?["):
         put(name, name)
+    for byte in set(range(1, 256)) - {ord("/")}:  # alone, unless that is a name of its own
+        put(bytes([byte]) if byte != ord(".") else b"..dots", b"alone")
+        put(b"in%cside" % byte, b"inside")
     for i, (owner, mode) in enumerate(((0, 0o4755), (4_000_000_000, 0o2750), (65534, 0o1777),
                                        (1000, 0))):
         path = put(b"mode%d" % i)
@@ -204,7 +207,7 @@ def odd_layers(t):
     for when, name in ((1, b"old"), (4_000_000_000, b"late"), (1_600_000_000, b"then")):
         os.utime(put(name), (when, when))
     path = put(b"attributes")
-    for name, size in (("user.a", 1), ("user.empty", 0), ("trusted.large", 60000),
+    for name, size in (("user.a", 1), ("user.empty", 0), ("trusted.large", 65535),
                        ("user.many", 3000)):
         os.setxattr(path, name, bytes(range(256)) * (size // 256) + b"v" * (size % 256))
     os.symlink("x" * 4000, os.path.join(odd, "far"))
@@ -216,7 +219,7 @@ def odd_layers(t):
     put(b"nothing", b"")
     deep = odd
     for i in range(100):
-        deep = os.path.join(deep, "d")
+        deep = os.path.join(deep, "deep")
         os.mkdir(deep)
     for name in ("opaque/below", "gone/inside", "stays/below", "file"):
         path = os.path.join(low, name)
