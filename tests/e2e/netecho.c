@@ -3,11 +3,10 @@
  *   netecho serve ADDRESS PORT             answers whatever comes with the same; prints "up"
  *   netecho tcp|udp ADDRESS PORT BYTES     sends so many (UDP: as one datagram), prints "same" when
  *                                          they have come back
- *   netecho rate ADDRESS PORT              prints "up"; a TCP connection's first byte says what to do with it:
- *                                          o: send until the peer closes; i: read all, then send one byte;
- *                                          r: answer each byte at once
- *   netecho lines RATE PATH                prints numbered lines of 100 bytes, RATE bytes a second
- *                                          at most, until PATH exists; then "end", exit code 7 */
+ *   netecho rate ADDRESS PORT              prints "up"; a TCP connection's first byte says what to
+ * do with it: o: send until the peer closes; i: read all, then send one byte; r: answer each byte
+ * at once netecho lines RATE PATH                prints numbered lines of 100 bytes, RATE bytes a
+ * second at most, until PATH exists; then "end", exit code 7 */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
