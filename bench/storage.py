@@ -14,7 +14,7 @@ import cpio  # noqa: E402
 
 FILE = 128 << 20
 DISK = 320 << 20   # larger than the VM's memory, so that reading is not from its cache
-RAW_SECONDS = 120
+RAW_SECONDS = 240
 
 RAW_INIT = r"""#!/bin/sh
 mount -t proc proc /proc; mount -t devtmpfs dev /dev; mount -t sysfs sys /sys
@@ -82,7 +82,7 @@ def measure(t, runs):
     return {key: summary(values) for key, values in found.items()}
 
 
-def raw_vm(work, image, qemu, commands, directory, disks=(), programs=()):
+def raw_vm(work, image, qemu, commands, directory, disks=(), programs=(), more=()):
     """A VM without lcow around it: the same kernel, the same devices and mount options, nothing
     else. Runs the shell's commands with directory by 9p on /mnt; what it printed."""
     archive = cpio.Archive()
@@ -108,7 +108,7 @@ def raw_vm(work, image, qemu, commands, directory, disks=(), programs=()):
                  f"file.filename={path},file.discard=unmap",
                  "-device", f"scsi-hd,bus=s.0,channel=0,scsi-id=0,lun={n},drive=d{n},"
                  "rotation_rate=1"]
-    subprocess.run(argv, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=RAW_SECONDS,
+    subprocess.run([*argv, *more], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=RAW_SECONDS,
                    check=True, text=True)
     with open(serial, encoding="utf-8", errors="replace") as f:
         return f.read()

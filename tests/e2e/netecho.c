@@ -3,11 +3,15 @@
  *   netecho serve ADDRESS PORT             answers whatever comes with the same; prints "up"
  *   netecho tcp|udp ADDRESS PORT BYTES     sends so many (UDP: as one datagram), prints "same" when
  *                                          they have come back
- *   netecho lines RATE PATH                prints numbered lines of 100 bytes, RATE bytes a second
- *                                          at most, until PATH exists; then "end", exit code 7 */
+ *   netecho rate ADDRESS PORT              prints "up"; a TCP connection's first byte says what to
+ * do with it: o: send until the peer closes; i: read all, then send one byte; r: answer each byte
+ * at once netecho lines RATE PATH                prints numbered lines of 100 bytes, RATE bytes a
+ * second at most, until PATH exists; then "end", exit code 7 */
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -95,9 +99,36 @@ static void serve_udp(const struct address *a)
     }
 }
 
-static void serve_tcp(const struct address *a)
+static void echo(int peer)
 {
     static char data[CHUNK];
+
+    for (ssize_t n; (n = read(peer, data, sizeof(data))) > 0;)
+        write_all(peer, data, (size_t)n);
+}
+
+static void measured(int peer)
+{
+    static char data[4 * CHUNK];
+    int one = 1;
+    char what;
+
+    setsockopt(peer, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+    if (read(peer, &what, 1) != 1)
+        return;
+    if (what == 'r')
+        echo(peer);
+    while (what == 'o' && write(peer, data, sizeof(data)) > 0)
+        ;
+    if (what == 'i') {
+        while (read(peer, data, sizeof(data)) > 0)
+            ;
+        write_all(peer, &what, 1);
+    }
+}
+
+static void serve_tcp(const struct address *a, void (*serve)(int peer))
+{
     int one = 1, fd = socket(a->at.ss_family, SOCK_STREAM, 0);
 
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
@@ -109,8 +140,7 @@ static void serve_tcp(const struct address *a)
         int peer = accept(fd, NULL, NULL);
 
         if (peer >= 0 && fork() == 0) {
-            for (ssize_t n; (n = read(peer, data, sizeof(data))) > 0;)
-                write_all(peer, data, (size_t)n);
+            serve(peer);
             exit(0);
         }
         close(peer);
@@ -215,15 +245,19 @@ int main(int argc, char **argv)
 {
     if (argc == 4 && strcmp(argv[1], "lines") == 0)
         return lines(atof(argv[2]), argv[3]);
-    if (argc < 4 || (strcmp(argv[1], "serve") != 0 && argc != 5))
+
+    bool rate = argc == 4 && strcmp(argv[1], "rate") == 0;
+
+    if (argc < 4 || (!rate && strcmp(argv[1], "serve") != 0 && argc != 5))
         return 2;
 
     struct address a = parse(argv[2], argv[3]);
 
     signal(SIGCHLD, SIG_IGN);
-    if (strcmp(argv[1], "serve") == 0) {
-        serve_tcp(&a);
-        if (a.at.ss_family == AF_UNIX) {
+    if (rate || strcmp(argv[1], "serve") == 0) {
+        signal(SIGPIPE, SIG_IGN);
+        serve_tcp(&a, rate ? measured : echo);
+        if (rate || a.at.ss_family == AF_UNIX) {
             puts("up");
             fflush(stdout);
             pause();

@@ -381,10 +381,9 @@ static int make_nic(struct ctx *ctx, struct qemu *q, struct plug *p, const void 
     snprintf(mac, sizeof(mac), "%02x:%02x:%02x:%02x:%02x:%02x", nic->mac[0], nic->mac[1],
              nic->mac[2], nic->mac[3], nic->mac[4], nic->mac[5]);
     /* With legacy support each one takes I/O ports, of which there are few. */
-    json_t *device =
-        json_pack("{ss,ss+,ss,ss,si,ss,ss,ss}", "driver", "virtio-net-pci", "netdev", "net-", p->id,
-                  "bus", "hp", "mac", mac, "host_mtu", (int)nic->mtu, "romfile", "",
-                  "disable-legacy", "on", "mq", nic->queues > 1 ? "on" : "off");
+    json_t *device = json_pack("{ss,ss+,ss,ss,si,ss,ss,sb}", "driver", "virtio-net-pci", "netdev",
+                               "net-", p->id, "bus", "hp", "mac", mac, "host_mtu", (int)nic->mtu,
+                               "romfile", "", "disable-legacy", "on", "mq", nic->queues > 1);
     return plug_make(ctx, q, p, PLUG_DEVICE, -1, device, err);
 }
 
