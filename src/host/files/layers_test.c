@@ -625,7 +625,7 @@ TEST_FIBER(a_file_with_its_data_in_another_layer_and_a_large_attribute_are_refus
 
     ASSERT_EQ(setxattr(file, "trusted.overlay.metacopy", "", 0, 0), 0);
     ASSERT_FAIL(make_fails(ctx, &s, &err), err, ERR_UNIMPLEMENTED);
-    ASSERT_HAS(err.msg, "metacopy");
+    ASSERT_MSG_HAS(err.msg, "metacopy");
     ASSERT_EQ(removexattr(file, "trusted.overlay.metacopy"), 0);
     ASSERT_EQ(setxattr(file, "trusted.big", value, 65536, 0), 0);
     ASSERT_FAIL(make_fails(ctx, &s, &err), err, ERR_UNIMPLEMENTED);
