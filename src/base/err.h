@@ -44,7 +44,7 @@ struct err {
  * beginning and ends with "…". */
 int err_set(struct err *err, enum err_code code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* The same with the reason, for a failure that somebody may have to act on. */
+/* The same with the reason, for a failure that the operator may have to act on. */
 int err_because(struct err *err, enum reason reason, enum err_code code, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 /* "what: strerror(errnum)"; code and reason follow from errnum (ENOENT: not found, …). */

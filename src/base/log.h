@@ -60,7 +60,8 @@ void log_write(const struct ctx *ctx, enum log_level level, const char *msg,
 void log_each_line(const struct ctx *ctx, enum log_level level, const char *msg, char *text);
 uint64_t log_dropped(void);
 /* Failures so far: lines at LOG_ERROR with an error, and from LOG_WARN on with an F_REASON. Each is
- * logged once, where nobody else can act on it. REASON_NONE counts those without a reason. */
+ * logged once, where no caller can act on it any more. REASON_NONE counts those without a reason.
+ */
 uint64_t log_failures(enum reason reason);
 
 /* A second reader: gets every line at `level` or above, as JSON with its newline, whatever the

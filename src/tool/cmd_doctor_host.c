@@ -85,7 +85,8 @@ static enum doctor_status check_tun(struct ctx *ctx, struct doctor *d)
 static enum doctor_status check_vsock(struct ctx *ctx, struct doctor *d)
 {
     bool wanted = d->tool->config.vsock_link;
-    /* Opening it loads the module, so the node must do where nobody asks for it. */
+    /* Opening the node loads the module, so it is only looked at where the configuration does not
+     * ask for it. */
     AUTO_FD int fd = wanted ? open("/dev/vhost-vsock", O_RDWR | O_CLOEXEC) : -1;
     bool there = wanted ? fd >= 0 : access("/dev/vhost-vsock", F_OK) == 0;
     int why = errno;

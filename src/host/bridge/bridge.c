@@ -17,7 +17,7 @@ static void unref(struct bridge *b)
         return;
     cancel_release(&b->life);
     cancel_release(&b->log_life);
-    LIST_FOR (struct bridge_call, c, &b->calls, node) /* parked: nobody else has them */
+    LIST_FOR (struct bridge_call, c, &b->calls, node) /* parked: they have no other owner */
         bridge_call_free(c);
     free(b->abandoned);
     free(b->in.body);

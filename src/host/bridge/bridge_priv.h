@@ -58,7 +58,7 @@ struct bridge_in {
     size_t n_body; /* bytes of it that have come */
 };
 
-/* Someone inside a call; close fires the cancel. On the caller's stack. */
+/* A caller inside a call; close fires its cancel. On the caller's stack. */
 struct bridge_user {
     struct list node;
     struct cancel cancel;

@@ -153,8 +153,8 @@ struct guest_ops {
     int (*limit_pods)(struct ctx *ctx, struct guest *g, struct err *err);
     /* lcow's own requests; a guest that does not know them answers ERR_UNIMPLEMENTED. freeze
      * returns when all processes are frozen (or thawed); wait_oom returns when the kernel killed
-     * somebody in the container (*ret_oom) or the container is gone; set_clock steps the clock;
-     * read_clock reads the one that nobody steps. */
+     * a process of the container (*ret_oom) or the container is gone; set_clock steps the clock;
+     * read_clock reads the monotonic one, which is never stepped. */
     int (*freeze_container)(struct ctx *ctx, struct guest *g, const char *container, bool frozen,
                             struct err *err);
     int (*wait_oom)(struct ctx *ctx, struct guest *g, const char *container, bool *ret_oom,
@@ -188,7 +188,7 @@ struct guest_ops {
     int (*remove_nic)(struct ctx *ctx, struct guest *g, const char *ns, const char *id,
                       struct err *err);
     /* Connects to a TCP port in namespace ns: on loopback of that family, else on an address of the
-     * pod. Nobody listens there: the guest's error says so. Caller frees *ret, both ways
+     * pod. If no process listens there, the guest's error says so. Caller frees *ret, both ways
      * half-closable. */
     int (*connect_port)(struct ctx *ctx, struct guest *g, const char *ns, bool ipv6, uint16_t port,
                         struct stream **ret, struct err *err);

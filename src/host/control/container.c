@@ -230,7 +230,7 @@ static int start_init(struct ctx *ctx, struct container *c, struct err *err)
     return 0;
 }
 
-/* Without the gate: many may start at once, and a stuck one holds up nobody. */
+/* Without the gate: many may start at once, and a stuck one does not delay the others. */
 static int start_exec(struct ctx *ctx, struct container *c, const char *exec_id, struct err *err)
 {
     struct process *p = container_process(c, exec_id, err);
@@ -309,7 +309,7 @@ static void signal_execs(struct ctx *ctx, struct container *c, uint32_t signo)
     }
 }
 
-/* Created and not started: nobody watches it. What the guest made for it goes with delete. */
+/* Created and not started, so without a watcher. What the guest made for it goes with delete. */
 static bool ends_unstarted(struct container *c, uint32_t signo)
 {
     if (process_state(c->p.init) != PROCESS_ST_CREATED || process_is_starting(c->p.init))

@@ -171,7 +171,7 @@ void container_saved(struct saved *s, struct registry *r, struct pod *const *pod
 void container_forget(struct container *c);
 /* containerd has given it up. */
 void container_forsake(struct container *c);
-/* The VM is gone. Ends what nobody watches. */
+/* The VM is gone. Ends what has no watcher. */
 void container_vm_died(struct container *c, bool killed);
 /* One of its processes has started or ended. */
 void container_process_changed(struct container *c, struct process *p);

@@ -537,7 +537,7 @@ static int create(struct ctx *ctx, struct container *c, const struct container_c
                   struct err *err)
 {
     AUTO(spec_free) struct spec *loaded = NULL;
-    /* Nobody else is in there, but a delete may come. */
+    /* The gate is free, but a delete may come later. */
     AUTO(gate_leave) struct gate *held = gate_enter(&c->gate, ctx, "container.create", err);
 
     if (held && (cc->spec || load_spec(ctx, c->p.bundle, &loaded, err) == 0) &&

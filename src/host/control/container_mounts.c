@@ -40,7 +40,7 @@ static void add(struct mounts *m, const struct mount_entry *entry)
 
 /* --- opening --- */
 
-/* Without a pause container nobody on the host makes these files; containerd 1.7 then names
+/* Without a pause container these files do not exist on the host; containerd 1.7 then names
  * directories that it made in their place. The guest has the real ones. */
 static bool is_no_file(const struct container *c, const char *to, const struct tree *tree)
 {

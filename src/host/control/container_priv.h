@@ -97,7 +97,7 @@ struct container {
     uint64_t oom_wait_id;             /* guest.h */
     struct bucket oom_rate;           /* of events */
     uint64_t oom_untold;              /* beyond that rate */
-    bool anchor_lost;                 /* killed by somebody else */
+    bool anchor_lost;                 /* killed from outside */
     struct hooks *hooks;              /* of its spec; NULL: none */
     bool hooks_begun;                 /* and those of poststop have not */
 };
@@ -183,8 +183,8 @@ void container_watch_anchor(struct container *c);
 /* container_end.c */
 /* The fiber that awaits what the guest says of OOM. */
 void container_watch_oom(struct container *c);
-/* Of an init that was never started, which nobody watches: after its execs, and published. ask:
- * they run on in the guest unless that is asked. Never waits. */
+/* Ends a container whose init was never started and so has no watcher: its execs first, and the
+ * exit is published. ask: also asks the guest to end the execs; else they run on. Never waits. */
 void container_end_created(struct container *c, uint32_t status, bool ask);
 /* What still runs of a container that is being deleted has a moment to end by itself; then its end
  * is published, so that no exit comes after the delete. */

@@ -208,7 +208,7 @@ int diag_share(struct ctx *ctx, struct registry *r, const char *host_path, const
         return err_set(err, ERR_INVALID, "share: \"%s\" is not an absolute path",
                        host_path[0] != '/' ? host_path : vm_path);
 
-    /* Before the VM is entered: nobody may be inside it while a client's path is opened. */
+    /* Before the VM is entered, because opening a client's path may hang. */
     if (tree_open(&opening, host_path, &opts, &tree, err) == 0) {
         const struct plan9_share share = {
             .host_path = host_path, .tree_fd = tree.fd, .read_only = read_only, .unique = true

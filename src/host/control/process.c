@@ -454,7 +454,7 @@ static void kill_vm(struct process *p)
 {
     struct ctx ctx = ctx_background(loop_of(p), LK_CID, p->container_id);
 
-    log_error(&ctx, "the guest did not act on SIGKILL; killing its VM",
+    log_error(&ctx, "the guest did not act on SIGKILL within 20 s; killing its VM",
               F_REASON(REASON_GUEST_SILENT));
     vm_kill(p->pod->vm, VM_END_FAILED, "the guest did not act on SIGKILL");
 }

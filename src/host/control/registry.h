@@ -115,8 +115,8 @@ int registry_need_vm(struct ctx *ctx, struct registry *r, const struct spec *spe
                      const struct annotations *options, struct err *err);
 /* With a new VMM and guest, which the caller takes; what depends on a spec is not set. */
 struct vm_opts registry_vm_opts(struct registry *r);
-/* A VM that somebody else has started, and ends, after yield: to be asked, never for containers.
- * ledger: its own, for the run file. A failure wants yield, too. */
+/* A VM that the caller has started, and ends after yield. It answers queries, and gets no
+ * containers. ledger: its own, for the run file. A failure wants yield, too. */
 int registry_adopt(struct registry *r, struct vm *vm, struct ledger *ledger, struct err *err);
 int registry_yield(struct registry *r, struct ledger *ledger, struct err *err);
 /* Moves its VM to that group of host CPUs (cpugroup.h). ERR_STATE: there is no VM. */

@@ -112,7 +112,7 @@ static void vm_ended(void *arg, bool killed)
 {
     struct registry *r = arg;
 
-    /* Those that nobody watches yet; the others' watchers know by themselves. */
+    /* Containers without a watcher yet; the watchers of the others notice by themselves. */
     for (size_t i = 0; i < r->n_containers; i++)
         container_vm_died(r->containers[i], killed);
     waitq_wake_all(&r->changed);

@@ -117,7 +117,7 @@ static bool writes_host(const struct registry *r)
     return found;
 }
 
-/* In a fiber of its own: a client that goes away shortens nobody's grace. */
+/* In a fiber of its own: when the client disconnects, the containers keep their grace period. */
 static void stop_main(void *arg)
 {
     struct sandbox *s = arg;

@@ -4,7 +4,7 @@
  *     New ─► Prepared ─► Booting ─► Running ─► Stopping ─► Ended ─► Gone
  *
  * Prepared: ledger and cgroup are there, things can be made for it. Running: it takes calls.
- * Stopping: somebody wants its end (enum vm_end). Ended: its VMM is no more; from every state, if
+ * Stopping: its end was requested (enum vm_end). Ended: its VMM is no more; from every state, if
  * it ends by itself. Gone: all that the backend owned is cleaned up, and its exit is known.
  *
  * A pod's VM (vm_open) boots in a fiber of its own and lives until vm_close, since containers may
@@ -126,8 +126,8 @@ struct vm_opts {
 };
 /* Begins to boot it. Never waits. */
 struct vm *vm_open(const struct vm_opts *o);
-/* Nobody needs it any more: it ends in an orderly way, or at once if it still boots, then all that
- * belongs to it. Then on_closed is called, and the VM frees itself. Repeatable. Never waits. */
+/* Ends a VM that is no longer needed, in an orderly way, or at once if it still boots; then
+ * releases all that belongs to it, calls on_closed, and frees the VM. Repeatable. Never waits. */
 void vm_close(struct vm *vm);
 bool vm_is_closing(const struct vm *vm);
 struct vm *vm_ref(struct vm *vm); /* NULL: NULL */

@@ -240,7 +240,7 @@ static int join_cgroup(void *arg, int pid, struct err *err)
     return vm->o.set_oom_score_adj ? jail_oom_score(&ctx, pid, vm->o.oom_score_adj, err) : 0;
 }
 
-/* A guest that is lost while nobody calls it: nothing in there can be reached any more. */
+/* A guest that is lost between calls: its containers cannot be reached any more. */
 static void lost_main(void *arg)
 {
     struct vm *vm = arg;

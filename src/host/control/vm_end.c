@@ -1,7 +1,7 @@
-/* vm_end.c - how a VM ends: stop, kill, wait, and the reaper. A kill enters no gate and asks
- * nobody; the reaper, one fiber of its own, then cleans up in this order: VMM ended, guest closed,
- * log drained, everybody out, backend released, Gone. What else belongs to a pod's VM (scratch
- * disk, cgroup, ledger) goes with vm_close. */
+/* vm_end.c - how a VM ends: stop, kill, wait, and the reaper. A kill enters no gate and does
+ * not wait; the reaper, one fiber of its own, then cleans up in this order: VMM ended, guest
+ * closed, log drained, every caller out, backend released, Gone. What else belongs to a pod's VM
+ * (scratch disk, cgroup, ledger) goes with vm_close. */
 #include "base/exit_code.h"
 #include "base/log.h"
 #include "base/loop.h"
@@ -82,7 +82,7 @@ static int release(struct ctx *ctx, struct vm *vm, struct err *err)
     }
 }
 
-/* Until the VMM has ended. As long as nobody wants that there is no limit; then there is. */
+/* Waits until the VMM has ended: without limit, until its end is requested. */
 static int await_vmm(struct ctx *ctx, struct vm *vm, struct err *err)
 {
     struct ctx watching = ctx_with_cancel(ctx, &vm->p.life);
@@ -378,7 +378,7 @@ int vm_explain(struct vm *given, struct err *err)
     return -1;
 }
 
-/* --- a pod's VM that nobody needs --- */
+/* --- a pod's VM that is not needed --- */
 
 int vm_drop_cgroup(struct ctx *ctx, struct cgroup **c, struct err *err)
 {

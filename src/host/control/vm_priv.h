@@ -46,7 +46,7 @@ enum vm_event {
     VM_EV_PREPARED,
     VM_EV_BOOT,
     VM_EV_UP,
-    VM_EV_STOP,           /* somebody wants it to end */
+    VM_EV_STOP,           /* its end was requested */
     VM_EV_ENDED,          /* the VMM, or there is none */
     VM_EV_RELEASED,       /* all that the backend owned is cleaned up */
     VM_EV_RELEASE_FAILED, /* something is not; vm_kill tries again */
@@ -97,7 +97,7 @@ struct vm {
     struct latch first_start;
 };
 
-/* A background fiber's ctx: nobody's cancel, the VM's identifier. */
+/* A background fiber's ctx: without a cancel, with the VM's identifier. */
 struct ctx vm_own_ctx(const struct vm *vm);
 /* It has failed by itself: the first failure is the one that is reported. */
 void vm_set_failure(struct vm *vm, const struct err *err);

@@ -293,9 +293,9 @@ static int detach_nic(struct ctx *ctx, struct network *n, struct network_nic *c,
     return 0;
 }
 
-/* --- ports: what somebody in the pod's network namespace on the host dials (containerd's
- * port-forward dials 127.0.0.1 there) reaches the same port in the guest. One listener a pod,
- * nothing else until somebody comes; then three fibers a connection --- */
+/* --- ports: a connection that is made in the pod's network namespace on the host (containerd's
+ * port-forward dials 127.0.0.1 there) reaches the same port in the guest. One listener for each
+ * pod, and three fibers for each connection --- */
 
 /* One direction to its end, which is passed on. An error, or the end of the pod, ends both. */
 static void copy_main(void *arg)

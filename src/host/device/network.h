@@ -76,8 +76,8 @@ struct network_dns {
  * its own (ctr run --cni); one with nothing but lo: loopback only. NULL or "": there is none, the
  * pod has loopback only. Attached: success at once.
  * ERR_INVALID: netns is not a network namespace, ERR_STATE: it is the host's own (net-host), or an
- * interface cannot be handed on (point to point without Ethernet, an ingress qdisc of somebody
- * else). dns may be NULL. */
+ * interface cannot be handed on (point to point without Ethernet, an ingress qdisc that lcow
+ * did not make). dns may be NULL. */
 int network_attach(struct ctx *ctx, struct network *n, const char *netns,
                    const struct network_dns *dns, struct err *err);
 /* Waits. In order: guest, NIC, tc, tap. None and Detached: success. */

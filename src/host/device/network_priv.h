@@ -41,7 +41,7 @@ struct network {
     } forward;
 };
 
-/* One of somebody in the pod's namespace on the host to a port in the guest. */
+/* A connection from the pod's namespace on the host to a port in the guest. */
 struct connection {
     struct list node; /* of forward.all */
     struct network *n;

@@ -233,7 +233,8 @@ static int disk_attach(struct ctx *ctx, struct disk *d, struct vmm *vmm, struct 
     return 0;
 }
 
-/* It has had its time. Nobody new gets the disk; it goes when its last holder does. */
+/* The guest did not release the disk in time. The disk gets no new holder, and is removed with its
+ * last one. */
 static void disk_desert(struct ctx *ctx, struct disk *d, struct err *err)
 {
     d->deserted = true;

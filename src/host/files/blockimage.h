@@ -10,8 +10,8 @@ struct err;
 enum blockimage_kind {
     BLOCKIMAGE_FILE,
     BLOCKIMAGE_DEVICE,
-    /* Either, and while a copy of the descriptor is open nobody else has it by this word, unless
-     * both only read; nor can the host mount a device that is written to. */
+    /* Either. While a copy of the descriptor is open, no other process can open it with this flag,
+     * unless both only read; nor can the host mount a device that is written to. */
     BLOCKIMAGE_HELD
 };
 

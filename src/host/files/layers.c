@@ -62,7 +62,7 @@ static bool is_key(const char *s)
     return strspn(s, "0123456789abcdef") == LAYERS_KEY_SIZE - 1 && !s[LAYERS_KEY_SIZE - 1];
 }
 
-/* File systems of this machine's own disks and memory: nobody else changes what is in them. */
+/* File systems of this machine's own disks and memory: no other machine changes what is in them. */
 static bool is_local(int fd)
 {
     static const unsigned long known[] = {

@@ -5,7 +5,7 @@
 struct err;
 
 /* Where a thread with a mount namespace of its own puts what it makes: it exists everywhere, and
- * nobody else sees this namespace. */
+ * no other thread sees this namespace. */
 #define TREE_SPOT "/proc"
 
 /* A mount namespace for this thread alone; what is mounted in it is not seen elsewhere. */

@@ -482,7 +482,8 @@ static int replace_null(struct err *err)
     return 0;
 }
 
-/* Ours is inherited and may hold root's keys. As root, whose quota nobody in a jail uses up. */
+/* Our keyring is inherited and may hold root's keys. The new one counts against root's quota,
+ * which no process in a jail can use up. */
 static int leave_keyring(struct err *err)
 {
     if (syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL, 0, 0, 0) < 0 && errno != ENOSYS &&

@@ -28,9 +28,9 @@ struct jail;
 int jail_tree(int fd);
 
 /* Opens the device behind fd (O_PATH will do) anew, with open's flags. Through the descriptor the
- * device can be used, but not given another owner or mode, nor opened with other rights: what
- * somebody in a jail could do, who has the capabilities for it (JAIL_CAPS_SHARES) and fd_links. The
- * fd, or -errno. */
+ * device can be used, but not given another owner or mode, nor opened with other rights. A process
+ * in a jail could do these things otherwise, by its capabilities (JAIL_CAPS_SHARES) and fd_links.
+ * The fd, or -errno. */
 int jail_device(int fd, int flags);
 /* /dev/net/tun in that way, to make a tap of it in the network namespace of the calling thread.
  * ERR_STATE has the remedy. */
@@ -85,6 +85,6 @@ int jail_setup(void *arg, struct err *err);
 int jail_netns(struct ctx *ctx, const char *path, int *ret_fd, struct err *err);
 #define JAIL_OOM_SCORE_MAX 1000
 /* Who goes first when the host runs out of memory: -1000 (never) … 1000 (first). For a process of
- * ours that nobody has reaped. ERR_INVALID outside that range. Lowering it below what we have
+ * ours that is not reaped yet. ERR_INVALID outside that range. Lowering it below what we have
  * ourselves needs a right that we may lack: that is a warning in the log, not an error. */
 int jail_oom_score(const struct ctx *ctx, pid_t pid, int adj, struct err *err);

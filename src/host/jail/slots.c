@@ -20,8 +20,8 @@ static int open_slots(const char *path, struct err *err)
     return fd < 0 ? err_sys(err, errno, "open %s", path) : fd;
 }
 
-/* The open file owns the lock, not the process: a process may hold several. 1, or 0: somebody else
- * has it. */
+/* The open file owns the lock, not the process: a process may hold several. 1, or 0: another
+ * process has it. */
 static int lock(int fd, int64_t byte, bool wait, const char *path, struct err *err)
 {
     struct flock want = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1 };

@@ -101,7 +101,7 @@ char *qemu_kernel_args(const struct vm_doc *doc, const struct qemu_host *host)
      * comes after loglevel, or it prints everything up to there. */
     sbuf_adds(&b, "loglevel=6 earlycon=uart8250,io,0x3f8,115200n8 console=ttyS0 panic=-1"
                   " random.trust_cpu=on memhp_default_state=online");
-    /* Debian's list without the modules that need a policy which nobody loads here: AppArmor,
+    /* Debian's list without the modules that need a policy, which no program loads here: AppArmor,
      * TOMOYO, SELinux and Smack. */
     sbuf_adds(&b, " lsm=landlock,lockdown,yama,integrity,bpf");
     /* ACPI hot-plugs into the bridge (tried); the bridge's own controller only complains. */

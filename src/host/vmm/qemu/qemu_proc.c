@@ -170,8 +170,8 @@ static void wiring_release_auto(struct wiring *w)
         fd_close(*fd);
 }
 
-/* Through a read-only mount nobody in the jail can open it for writing, whatever capabilities they
- * have. */
+/* Through a read-only mount no process in the jail can open it for writing, whatever its
+ * capabilities are. */
 static int wire_tree(int fd, const char *what, int *ret, struct err *err)
 {
     *ret = jail_tree(fd);

@@ -1,9 +1,9 @@
 /* qemu_share.c - shares: a detached mount is moved into QEMU's mount namespace, below the
  * directory that its 9p device shows (docs/design.md §2). A thread of its own enters that
  * namespace; what it does there touches only the jail's tmpfs and the mount table, so it cannot
- * hang on somebody's file system. The jail's root is mounted read-only and QEMU can write nowhere
- * in it; the directory to mount on is made through a detached, writable clone that nobody else
- * sees. */
+ * hang on a file system of a client. The jail's root is mounted read-only and QEMU can write
+ * nowhere in it; the directory to mount on is made through a detached, writable clone that no other
+ * process sees. */
 #include "base/child.h"
 #include "base/offload.h"
 #include "host/jail/mountinfo.h"

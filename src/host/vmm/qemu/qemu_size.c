@@ -128,7 +128,7 @@ static json_t *free_cpu(const json_t *list, const char *id)
     return NULL;
 }
 
-/* Whether QEMU may still do it: a command that nobody waits for any more is sent all the same. */
+/* Whether QEMU may still do it: a command whose caller has left is sent all the same. */
 static bool is_unanswered(const struct err *err)
 {
     return err->code == ERR_DEADLINE || err->code == ERR_CANCELLED;

@@ -100,7 +100,7 @@ static void fill_tpl_doc(struct qemu *q)
     q->tpl_doc.max_memory_mib = BASE_MIB + grow_mib(&q->doc);
     q->tpl_doc.cpus = 1;
     q->tpl_doc.max_cpus = cpus_max();
-    q->tpl_doc.scsi_controllers = 1; /* one too many harms nobody */
+    q->tpl_doc.scsi_controllers = 1; /* one too many does no harm */
 }
 
 /* All that the saved state depends on. The command line has the machine, the processor model and
@@ -193,7 +193,7 @@ static int check_frequency(const struct qemu *q, struct err *err)
                        theirs, ours);
 }
 
-/* Who has just failed to build it will fail again: then nobody asks for it, for a while. */
+/* A build that failed just now would fail again: for a while none is requested. */
 static bool recently_failed(struct qemu *q)
 {
     struct template_failure f;

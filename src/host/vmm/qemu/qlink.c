@@ -347,8 +347,8 @@ static int make_tap(int *ret, struct err *err)
         return -1;
     if (ioctl(tap, TUNSETIFF, &ifr) < 0)
         return err_sys(err, errno, "make the link's tap");
-    /* It ends with its namespace, for which nobody waits. Else QEMU's last breath is to take it
-     * down: 20 ms of the 30 that a killed one needs to be gone. */
+    /* The tap then ends with its namespace, for which the shim does not wait. Otherwise QEMU's exit
+     * takes it down, which is 20 ms of the 30 that a killed QEMU needs to be gone. */
     if (ioctl(tap, TUNSETPERSIST, 1) < 0)
         return err_sys(err, errno, "let the link's tap stay without QEMU");
     *ret = TAKE_FD(tap);

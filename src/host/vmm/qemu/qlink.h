@@ -59,8 +59,8 @@ void qlink_unlisten(struct vmm_listener *listener);
 
 /* why: static text. Repeatable. */
 void qlink_close(struct qlink *l, const char *why);
-/* Until its fibers are gone; after close that is at once, over vsock within a second if somebody
- * has not yet read what has arrived. */
+/* Until its fibers are gone; after close that is at once, over vsock within a second if data
+ * that has arrived is not read yet. */
 int qlink_join(struct ctx *ctx, struct qlink *l, struct err *err);
 void qlink_free(struct qlink *l);
 AUTO_DEFINE(struct qlink *, qlink_free);

@@ -33,7 +33,7 @@ int qmp_client_call(struct ctx *ctx, struct qmp_client *c, const char *name, jso
                     struct qmp_message *ret, struct err *err);
 /* The same with a file descriptor (borrowed; -1: none) in front of the command, for add-fd and
  * getfd. QEMU keeps only the last one that came, so such calls go one after the other: this waits
- * until the one before was answered, also when nobody waits for that answer any more. */
+ * until the one before was answered, even if its caller does not wait for the answer any more. */
 int qmp_client_call_fd(struct ctx *ctx, struct qmp_client *c, const char *name, int fd,
                        json_t *args, struct qmp_message *ret, struct err *err);
 /* For saved.h: one that has connected, and no call is under way. Of opts, which are those of new,
