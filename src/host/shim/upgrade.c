@@ -243,9 +243,10 @@ static int execute(struct shim *s, struct saved *sv, int state, const char *prog
     if (previous < 0)
         return err_sys(err, errno, "open the running program");
     resume_argv(&argv, s->args, state, previous, "");
-    if (saved_keep_fds(sv, true, err) < 0 || fcntl(state, F_SETFD, 0) < 0 ||
-        fcntl(previous, F_SETFD, 0) < 0)
+    if (saved_keep_fds(sv, true, err) < 0)
         return -1;
+    (void)fcntl(state, F_SETFD, 0); /* both were opened here: it cannot fail */
+    (void)fcntl(previous, F_SETFD, 0);
     (void)execve(program, (char **)argv.v, environ);
     (void)err_sys(err, errno, "execute %s", program);
 

@@ -197,7 +197,7 @@ static void write_loop(void *arg)
         c->sending = 0;
     }
     /* When QEMU has gone, the reader still gets what it said last, then the end, which fails the
-     * calls. Of another failure QEMU knows nothing, so the calls would wait for ever. */
+     * calls. Of another failure QEMU knows nothing, so the calls would wait without limit. */
     if (r < 0 && err.sys != EPIPE && err.sys != ECONNRESET) {
         err_wrap(&err, "qmp");
         fail_all(c, &err);
