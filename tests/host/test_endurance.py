@@ -1,19 +1,23 @@
 """Many starts in a row and at once. Any that fails is counted, shown and never repeated."""
 from suite import case, check, equal
 
-# $1: so many; $2: of those, so many at a time; the rest: lcow's options. Prints what failed. The end of
-# each start is on the host's console too, between what its kernel says.
+# $1: so many; $2: of those, so many at a time; $3: whether they are clones. Prints what failed, and what
+# started in another way. The end of each start is on the host's console too, between what its kernel
+# says.
 STARTS = """starts() {
-    n=$1 at_once=$2; shift 2
-    seq $n | xargs -P $at_once -I{} sh -c 'out=$(lcow boot --kvm "$@" -- true 2>&1); code=$?
-        echo "<4>start {} of $0: exit code $code" >/dev/kmsg
-        [ $code = 0 ] || echo "start {}: exit code $code: $(echo "$out" | tail -n 25)"' $n "$@"
+    case $3 in true) how=;; false) how=--cold;; esac
+    seq $1 | xargs -P $2 -I{} sh -c 'out=$(lcow boot --kvm --json '$how' -- true 2>&1); code=$?
+        echo "<4>start {} of '$1': exit code $code" >/dev/kmsg
+        case "$code $out" in
+        "0 "*"\\"clone\\":'$3'"*) ;;
+        *) echo "start {}: exit code $code: $(echo "$out" | tail -n 25)" ;;
+        esac'
 }
 """
 
 
-def starts(h, count, at_once=1, options=""):
-    out = h.run(f"{STARTS}\nstarts {count} {at_once} {options}", seconds=14400)
+def starts(h, count, clones, at_once=1):
+    out = h.run(f"{STARTS}\nstarts {count} {at_once} {str(clones).lower()}", seconds=14400)
     check(not out, f"of {count} starts some failed:", out)
     equal(h.run("ps -eo args | grep '[q]emu-system'; ls /run/lcow | grep -v '^[a-z]*$'", code=None), "",
           "left")
@@ -21,21 +25,21 @@ def starts(h, count, at_once=1, options=""):
 
 @case("cold boots in a row: --cold N", full=True)
 def cold(h, opts):
-    starts(h, opts.cold, options="--cold")
+    starts(h, opts.cold, False)
     return f"{opts.cold} cold boots, none failed"
 
 
 @case("clones in a row: --clones N", full=True)
 def clones(h, opts):
     h.run("lcow template build")
-    starts(h, opts.clones)
+    starts(h, opts.clones, True)
     return f"{opts.clones} clones, none failed"
 
 
 @case("clones at once: --parallel N", full=True)
 def parallel(h, opts):
     h.run("lcow template build")
-    starts(h, opts.parallel, at_once=opts.parallel)
+    starts(h, opts.parallel, True, at_once=opts.parallel)
     return f"{opts.parallel} clones at once, none failed"
 
 
