@@ -18,7 +18,6 @@ ROWS = [
     ("state_us", "Task.State", "us", True),
     ("connect_us", "Task.Connect", "us", True),
     ("stats_us", "Task.Stats", "us", True),
-    ("stats_shared_us", "the same, within 0.1 s of another", "us", True),
     ("polled_percent", "100 of them a second, shim's CPU", "%", True),
     ("run_ms", "ctr run --rm true", "ms", True),
     ("run_cpu_ms", "the same, CPU of the machine", "ms", True),
@@ -278,8 +277,7 @@ def _why_run(results):
 
 def _why_stats(results):
     return words("beyond the {} us of a round trip to the agent, what the emulated agent takes to read "
-                 "and write the cgroup's numbers; clients that ask within 0.1 s get the same answer in "
-                 "{} us", results, ("vm", "bridge_us"), ("lcow", "stats_shared_us"))
+                 "and write the cgroup's numbers", results, ("vm", "bridge_us"))
 
 
 def _why_polled(results):

@@ -23,7 +23,6 @@ CLOCK = 10   # seconds after a VM's start in which the shim compares its clock
 IDLE = 10    # seconds over which wake-ups are counted
 TURNS = 20   # of calls
 PATIENCE = 180  # seconds to wait for the other's turn
-STATS_APART = 0.11  # seconds: nearer calls share an answer of lcow's guest
 POLLED = 20  # seconds, each a value
 TYPE_PROCESS = "types.containerd.io/opencontainers/runtime-spec/1/Process"
 
@@ -131,11 +130,7 @@ def calls(client, count):
 
 def times_of_calls(client, count):
     found = {f"{method.lower()}_us": client.times_us(method, count) for method in ("State", "Connect")}
-    found["stats_us"] = []
-    for _ in range(max(count // 20, 5)):
-        time.sleep(STATS_APART)
-        found["stats_us"] += client.times_us("Stats", 1)
-    return {**found, "stats_shared_us": client.times_us("Stats", max(count // 8, 5)),
+    return {**found, "stats_us": client.times_us("Stats", max(count // 8, 5)),
             "echo_us": echo_us(client, count)}
 
 

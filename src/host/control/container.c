@@ -1,7 +1,6 @@
 /* container.c - a container's life as clients see it. Its files and its document are made in
  * container_create.c and released in container_release.c; how it ends is in container_end.c. */
 #include "host/control/container.h"
-#include "base/clock.h"
 #include "base/exit_code.h"
 #include "base/json.h"
 #include "base/loop.h"
@@ -399,10 +398,6 @@ int container_freeze(struct ctx *ctx, struct container *given, bool frozen, stru
 
 /* --- metrics --- */
 
-/* Several clients ask at the same time: the kubelet by containerd, a monitoring agent, `lcow top`.
- */
-#define STATS_SHARED_NS (100 * NS_PER_MS)
-
 static int ask_metrics(struct ctx *ctx, struct container *c, json_t **ret, uint64_t *ret_scratch,
                        struct err *err)
 {
@@ -419,28 +414,16 @@ static int ask_metrics(struct ctx *ctx, struct container *c, json_t **ret, uint6
 int container_stats(struct ctx *ctx, struct container *given, json_t **ret, struct err *err)
 {
     AUTO(container_unref) struct container *c = container_ref(given);
-    const uint64_t asked_ns = loop_now(ctx->loop);
 
-    if (c->p.state != CONTAINER_RUNNING || asked_ns >= c->stats_until_ns) {
-        if (ask_metrics(ctx, c, ret, NULL, err) == 0) {
-            free(c->last_stats);
-            c->last_stats = js_text(*ret, 0);
-            c->stats_until_ns = asked_ns + STATS_SHARED_NS;
-            return 0;
-        }
-        if (c->p.state != CONTAINER_STOPPED || !c->last_stats)
-            return err_wrap(err, "metrics of container %s", c->p.id);
-        err_clear(err);
+    if (ask_metrics(ctx, c, ret, NULL, err) == 0) {
+        free(c->last_stats);
+        c->last_stats = js_text(*ret, 0);
+        return 0;
     }
+    if (c->p.state != CONTAINER_STOPPED || !c->last_stats)
+        return err_wrap(err, "metrics of container %s", c->p.id);
+    err_clear(err);
     return js_parse(c->last_stats, strlen(c->last_stats), SIZE_MAX, ret, err);
-}
-
-int container_ping(struct ctx *ctx, struct container *given, struct err *err)
-{
-    AUTO(container_unref) struct container *c = container_ref(given);
-    AUTO(json_decref) json_t *unused = NULL;
-
-    return ask_metrics(ctx, c, &unused, NULL, err);
 }
 
 void container_measure(struct ctx *ctx, struct container *given)

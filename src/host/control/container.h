@@ -102,11 +102,9 @@ AUTO_DEFINE(struct container *, container_unref);
 int container_freeze(struct ctx *ctx, struct container *c, bool frozen, struct err *err);
 int container_update(struct ctx *ctx, struct container *c, const char *resources_json, size_t len,
                      struct err *err);
-/* LCOWMetrics of the guest, while it runs at most 0.1 s old; the last known ones once it has
- * stopped. Caller unrefs, changes nothing. */
+/* LCOWMetrics of the guest; the last known ones once it has stopped. Caller unrefs, changes
+ * nothing. */
 int container_stats(struct ctx *ctx, struct container *c, json_t **ret, struct err *err);
-/* Fails unless the guest answers now. */
-int container_ping(struct ctx *ctx, struct container *c, struct err *err);
 /* Asks the guest what it uses of the scratch disk, which container_describe() then shows. */
 void container_measure(struct ctx *ctx, struct container *c);
 

@@ -72,8 +72,7 @@ struct container {
     struct process **execs; /* oldest first */
     size_t n_execs, execs_cap;
     struct waitq changed;
-    char *last_stats;        /* as text: the tree of a hostile guest takes 30 times as much */
-    uint64_t stats_until_ns; /* until then last_stats answers; 0: it does not. Not saved */
+    char *last_stats; /* as text: the tree of a hostile guest takes 30 times as much */
     struct guest_listed *last_list; /* its processes, as the guest last reported them; or NULL */
     size_t n_last_list;
     bool list_failed;       /* since then; logged */

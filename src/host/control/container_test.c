@@ -279,40 +279,6 @@ TEST_VIRTUAL(pause_and_resume_are_published_and_visible)
     fixture_close(&r, ctx);
 }
 
-static unsigned asked_for_stats(struct fixture *r, struct ctx *ctx)
-{
-    AUTO(json_decref) json_t *json = NULL;
-    struct err err = ERR_INIT;
-
-    ASSERT_OK(container_stats(ctx, fixture_find(r, "a"), &json, &err), err);
-    ASSERT(json_object_get(json, "pids"));
-    return r->guest.stats;
-}
-
-TEST_VIRTUAL(clients_that_ask_at_the_same_time_share_metrics_of_a_running_container)
-{
-    struct fixture r = { .guest_opts.container_ns = 100 * NS_PER_S };
-    struct err err = ERR_INIT;
-
-    fixture_open(&r, ctx);
-    reach(&r, ctx, CONTAINER_RUNNING);
-    ASSERT_EQ(asked_for_stats(&r, ctx), 1);
-    ASSERT_EQ(asked_for_stats(&r, ctx), 1);
-    ASSERT_OK(fiber_sleep(ctx, 101 * NS_PER_MS, &err), err);
-    ASSERT_EQ(asked_for_stats(&r, ctx), 2);
-    ASSERT_OK(
-        container_update(ctx, fixture_find(&r, "a"), "{\"memory\":{\"limit\":1048576}}", 28, &err),
-        err);
-    ASSERT_EQ(asked_for_stats(&r, ctx), 3);
-    ASSERT_OK(container_ping(ctx, fixture_find(&r, "a"), &err), err);
-    ASSERT_EQ(r.guest.stats, 4);
-    ASSERT_EQ(asked_for_stats(&r, ctx), 4);
-    ASSERT_OK(fixture_try_kill(&r, ctx, "a", "", 9, false, &err), err);
-    ASSERT_EQ(fixture_wait(&r, ctx, "a", ""), 137);
-    ASSERT_EQ(asked_for_stats(&r, ctx), 5);
-    fixture_close(&r, ctx);
-}
-
 TEST_VIRTUAL(metrics_stay_known_after_the_vm_has_gone)
 {
     struct fixture r = { .guest_opts.container_ns = 100 * NS_PER_S };

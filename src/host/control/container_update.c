@@ -118,7 +118,6 @@ static int apply(struct ctx *ctx, struct container *c, json_t *resources, struct
     if (grow(ctx, c, &wanted, &all, err) < 0 || tell_guest(ctx, c, resources, err) < 0)
         return -1;
     c->p.limits = wanted;
-    c->stats_until_ns = 0; /* they have the limits */
     if (limit_qemu(ctx, c, &all, err) < 0 || shrink(ctx, c, &all, err) < 0)
         return -1;
     /* The annotation's limit is a part of the CPUs that the VM has now. */
