@@ -15,16 +15,16 @@ def scope(h, opts):
     return inside(h, "scope")
 
 
-@case("metrics are cgroup v2's and complete", HOSTS)
+@case("metrics are cgroup v2's and complete", HOSTS, full=True)
 def metrics(h, opts):
     inside(h, "metrics")
 
 
-@case("the pod slice's memory limit holds for QEMU: OOMKilled, and the limit is named", HOSTS)
+@case("the pod slice's memory limit holds for QEMU: OOMKilled, and the limit is named", HOSTS, full=True)
 def limit(h, opts):
     return inside(h, "limit")
 
 
-@case("the shim killed: its scopes end, and nothing is left", HOSTS)
+@case("the shim killed: its scopes end, and nothing is left", HOSTS, full=True)
 def killed(h, opts):
     inside(h, "killed")

@@ -23,20 +23,20 @@ def doctor(h):
     return " ".join(h.run("lcow doctor", code=None).split())
 
 
-@case("vhost-net: a pod's NIC with two queues; the kernel's workers move its packets", ("kvm", "trixie"))
+@case("vhost-net: a pod's NIC with two queues; the kernel's workers move its packets", ("kvm", "trixie"), full=True)
 def moves(h, opts):
     with configured(h, "auto"):
         check("NICs of pods use vhost-net" in doctor(h), "doctor:", doctor(h))
         return inside(h, "moves", file="inside_vhost.py")
 
 
-@case("vhost-net: QEMU killed: the pod ends, and no worker is left", ("kvm", "trixie"))
+@case("vhost-net: QEMU killed: the pod ends, and no worker is left", ("kvm", "trixie"), full=True)
 def killed(h, opts):
     with configured(h, "auto"):
         inside(h, "killed", file="inside_vhost.py")
 
 
-@case("vhost-net: without the kernel's module QEMU moves the packets, and the log says why", ("kvm", "trixie"))
+@case("vhost-net: without the kernel's module QEMU moves the packets, and the log says why", ("kvm", "trixie"), full=True)
 def missing(h, opts):
     with configured(h, "auto"):
         h.run(f"echo 'install vhost_net /bin/false' >{RULE}; modprobe -r vhost_net")
@@ -47,7 +47,7 @@ def missing(h, opts):
             h.run(f"rm {RULE}")
 
 
-@case("vhost-net: off by configuration, though the host has the module", ("kvm", "trixie"))
+@case("vhost-net: off by configuration, though the host has the module", ("kvm", "trixie"), full=True)
 def off(h, opts):
     with configured(h, "off"):
         h.run("modprobe vhost_net")

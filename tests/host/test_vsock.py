@@ -42,7 +42,7 @@ def starts(h, *opts):
     return json.loads(h.run(f"lcow boot --kvm --json {' '.join(opts)} 2>/dev/null").splitlines()[-1])
 
 
-@case("vsock: doctor finds it; a VM boots over it, without a NIC")
+@case("vsock: doctor finds it; a VM boots over it, without a NIC", full=True)
 def boots(h, opts):
     with Link(h):
         check("kernel vsock" in h.run("lcow doctor"), "doctor:", h.run("lcow doctor"))
@@ -51,7 +51,7 @@ def boots(h, opts):
         equal(h.run("echo there and back | lcow boot --kvm --cold -- cat"), "there and back\n", "stdio")
 
 
-@case("vsock: a template of its own, clones with CIDs of their own, two at once")
+@case("vsock: a template of its own, clones with CIDs of their own, two at once", full=True)
 def clones(h, opts):
     with Link(h):
         h.run("lcow template build && lcow template verify")
@@ -64,7 +64,7 @@ def clones(h, opts):
         equal(h.run("lcow boot --kvm -- sh -c 'exit 7'", code=7), "", "output")
 
 
-@case("vsock: a process with another CID is refused, even with port and token")
+@case("vsock: a process with another CID is refused, even with port and token", full=True)
 def intruder(h, opts):
     with Link(h):
         h.run("modprobe vsock_loopback")
@@ -82,14 +82,14 @@ def intruder(h, opts):
         check("from another CID" in said, "refused for another reason:", said)
 
 
-@case("vsock: pods by the CRI run over it, from creation to removal")
+@case("vsock: pods by the CRI run over it, from creation to removal", full=True)
 def pods(h, opts):
     with Link(h):
         inside(h, "life")
         inside(h, "qemu_killed")
 
 
-@case("vsock: without the kernel's module lcow names it", needs_kvm=False)
+@case("vsock: without the kernel's module lcow names it", full=True, needs_kvm=False)
 def missing(h, opts):
     rule = "/etc/modprobe.d/no-vsock.conf"
     with Link(h):
