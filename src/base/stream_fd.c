@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SPLICE_BYTES (1024 * 1024)
+#define SPLICE_BYTES (256 * 1024)
 #define TURN_CALLS 64 /* reads and writes in a row that found their side ready */
 
 struct fd_stream {
