@@ -32,7 +32,7 @@ def is_there():
 
 
 def build():
-    """Takes a minute of processor time. Where the commit is missing nothing is made, and the test says so."""
+    """Takes a minute of processor time. Where the commit is missing nothing is made, and the test is skipped."""
     if os.path.exists(FOLDER) or not is_there():
         return
     with tempfile.TemporaryDirectory(prefix="older.", dir=packages.CACHE) as tree:

@@ -19,7 +19,7 @@ import older
 import packages
 import streaming
 from e2e import SECONDS, kill, test
-from harness import CACHE, HERE as INTEGRATION
+from harness import CACHE, HERE as INTEGRATION, Skip
 from pod import FOREVER, Pod, pod_test
 from test_pod_crash import await_dead, together
 from test_pod_streams import attach, exec_stream
@@ -245,8 +245,9 @@ def ctr_waits(t):
 @pod_test("upgrade: a shim of an older commit with its agent, to the present one and back",
           runc=False, smoke="one", deadline=600)
 def from_older(t):
-    t.check(os.path.exists(older.SHIM), f"{older.FOLDER} was not made: is commit {older.COMMIT} in "
-            "this clone? If it is shallow: git fetch --unshallow; tests/e2e/run --prepare")
+    if not older.is_there():
+        raise Skip(f"commit {older.COMMIT} is not in this clone: git fetch --unshallow")
+    t.check(os.path.exists(older.SHIM), f"{older.FOLDER} was not made: tests/e2e/run --prepare")
     t.settings(image_dir=older.IMAGE, template="off")
     t.containerd.env["PATH"] = f"{os.path.dirname(older.SHIM)}:{t.containerd.env['PATH']}"
     t.containerd.restart()
