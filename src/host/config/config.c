@@ -81,7 +81,7 @@ int config_take(struct config *c, const char *where, const char *section, const 
     const struct config_key *k = config_key_find(section, name, &why);
 
     if (!k)
-        return refuse(where, why.msg, report, err);
+        return report && report->skip_unknown ? 0 : refuse(where, why.msg, report, err);
     if (config_key_set(c, k, value, &why) < 0) {
         AUTO_FREE char *what = str_format("%s = %s: %s", name, value, why.msg);
 
@@ -158,6 +158,17 @@ int config_parse(struct config *c, const char *name, const char *text, size_t le
         next = newline ? newline + 1 : end;
     }
     return r;
+}
+
+int config_parse_saved(struct config *c, const char *name, const char *text, size_t len,
+                       struct err *err)
+{
+    AUTO(config_report_release) struct config_report report = { .skip_unknown = true };
+
+    (void)config_parse(c, name, text, len, &report, err); /* errors are in the report */
+    if (report.errors.n == 0)
+        return 0;
+    return err_because(err, REASON_INVALID_CONFIG, ERR_INVALID, "%s", report.errors.v[0]);
 }
 
 /* ------------------------------------------------------------------ reading all files */

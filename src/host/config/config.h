@@ -101,6 +101,7 @@ struct config_report {
     struct strv errors;            /* "FILE:LINE: what" */
     struct strv files;             /* all files that were read */
     char *origin[CONFIG_KEYS_MAX]; /* "FILE:LINE" by key; NULL: default */
+    bool skip_unknown;             /* an unknown key is not an error */
 };
 void config_report_release(struct config_report *r);
 AUTO_VALUE(struct config_report, config_report_release);
@@ -111,6 +112,10 @@ int config_read_file(struct config *c, const char *path, struct config_report *r
                      struct err *err);
 int config_parse(struct config *c, const char *name, const char *text, size_t len,
                  struct config_report *report, struct err *err); /* fuzzed */
+/* The same for what config_print of another version printed: keys that this one lacks are skipped.
+ */
+int config_parse_saved(struct config *c, const char *name, const char *text, size_t len,
+                       struct err *err);
 /* Adds errors about keys that contradict each other. */
 void config_check(const struct config *c, struct config_report *report);
 

@@ -25,6 +25,21 @@ static void refused(const char *text, const char *part, const char *other)
     ASSERT_MSG_HAS(err.msg, other);
 }
 
+/* An upgrade may come from a version that has more keys, or go to one. */
+TEST(a_saved_configuration_may_have_unknown_keys_but_no_invalid_values)
+{
+    static const char more[] = "[vm]\ncpus = 3\nnot_invented_yet = 5\n[not there]\nx = 1\n";
+    static const char bad[] = "[vm]\nnot_invented_yet = 5\ncpus = many\n";
+    AUTO(config_release) struct config c = { 0 };
+    struct err err = ERR_INIT;
+
+    config_init(&c);
+    ASSERT_OK(config_parse_saved(&c, "saved", more, sizeof(more) - 1, &err), err);
+    ASSERT_EQ(c.cpus, 3);
+    ASSERT_FAIL(config_parse_saved(&c, "saved", bad, sizeof(bad) - 1, &err), err, ERR_INVALID);
+    ASSERT_MSG_HAS(err.msg, "saved:3: cpus = many");
+}
+
 TEST(defaults_are_complete)
 {
     AUTO(config_release) struct config c;

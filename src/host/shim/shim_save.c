@@ -32,8 +32,8 @@ static void config_saved(struct saved *sv, struct config *c)
     saved_sbuf(sv, 3, &text);
     saved_strv(sv, 4, &c->default_annotations);
     if (saved_reads(sv) && saved_check(sv, &err) == 0 &&
-        config_parse(c, "the saved configuration", text.data ? text.data : "", text.len, NULL,
-                     &err) < 0)
+        config_parse_saved(c, "the saved configuration", text.data ? text.data : "", text.len,
+                           &err) < 0)
         saved_fail(sv, "%s", err.msg);
 }
 
