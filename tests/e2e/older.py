@@ -11,7 +11,7 @@ import tempfile
 
 import packages
 
-COMMIT = "faf62cdd"  # of main; those before it wrote other fields
+COMMIT = "d8e47a4f"  # of main; those before it refuse keys of the configuration that they do not know
 FOLDER = packages.folder(f"older-{COMMIT}")
 SHIM = os.path.join(FOLDER, "bin/containerd-shim-lcow-v2")
 IMAGE = os.path.join(FOLDER, "image")
