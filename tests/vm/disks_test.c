@@ -58,12 +58,16 @@ TEST_FIBER(two_hundred_and_fifty_six_disks_are_attached_used_and_detached)
     disks_start(ctx, &r);
     make_images(&r);
     uint64_t began = loop_now(ctx->loop);
+    /* As for a container: the guest finds one disk while the others are attached. */
     for (unsigned i = 0; i < SCSI_DISKS_MAX; i++) {
         AUTO_FREE char *name = str_format("%u.img", i);
 
         ids[i] = disks_reserve(&r, name, false, (struct guest_disk){ 0 });
-        paths[i] = disks_map(&r, ids[i]);
     }
+    for (unsigned i = 0; i < SCSI_DISKS_MAX; i++)
+        disks_attach(&r, ids[i]);
+    for (unsigned i = 0; i < SCSI_DISKS_MAX; i++)
+        paths[i] = disks_map(&r, ids[i]);
     uint64_t attached = loop_now(ctx->loop);
     expect_all(&r, paths, SCSI_DISKS_MAX);
     uint64_t used = loop_now(ctx->loop);
@@ -190,6 +194,10 @@ static void formatting(struct disks_fixture *r)
                                                                  .filesystem = "xfs" })) !=
            REASON_NONE);
     ASSERT_EQ(disks_map_fails(r, disks_reserve(r, "empty2.img", false, (struct guest_disk){ 0 })),
+              REASON_DISK_NO_FILESYSTEM);
+    /* The guest asks for its capacity again and again, but not for ever. */
+    disks_host(r, "truncate -s 0 nothing.img");
+    ASSERT_EQ(disks_map_fails(r, disks_reserve(r, "nothing.img", false, (struct guest_disk){ 0 })),
               REASON_DISK_NO_FILESYSTEM);
 }
 

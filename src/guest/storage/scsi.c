@@ -159,6 +159,21 @@ int scsi_block(const char *sys, unsigned host, unsigned lun, uint64_t partition,
     return 0;
 }
 
+bool scsi_has_capacity(const char *sys, unsigned host, unsigned lun, const char *disk)
+{
+    AUTO_FREE char *text = file_text(ATTRIBUTE_MAX, "%s/bus/scsi/devices/%u:0:0:%u/block/%s/size",
+                                     sys, host, lun, disk);
+
+    return text && strtoull(text, NULL, 10) > 0;
+}
+
+int scsi_reread(const char *sys, unsigned host, unsigned lun)
+{
+    AUTO_FREE char *path = str_format("%s/bus/scsi/devices/%u:0:0:%u/rescan", sys, host, lun);
+
+    return file_put(path, "1\n");
+}
+
 int scsi_scan(const char *sys, unsigned host, unsigned lun)
 {
     AUTO_FREE char *path = str_format("%s/class/scsi_host/host%u/scan", sys, host);

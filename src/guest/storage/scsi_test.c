@@ -101,6 +101,25 @@ TEST(a_disk_is_found_by_lun_and_partition)
     ASSERT_EQ(scsi_block(p.dir, 2, 5, 0, &none), -EEXIST);
 }
 
+TEST(a_disk_whose_capacity_the_kernel_failed_to_read_has_none)
+{
+    AUTO_FREE char *text = NULL;
+    size_t len;
+    TEMPDIR(p);
+
+    ASSERT(!scsi_has_capacity(p.dir, 2, 5, "sdb"));
+    make(&p, "bus/scsi/devices/2:0:0:5/block/sdb");
+    put(&p, "bus/scsi/devices/2:0:0:5/block/sdb/size", "0\n");
+    put(&p, "bus/scsi/devices/2:0:0:5/rescan", "");
+    ASSERT(!scsi_has_capacity(p.dir, 2, 5, "sdb"));
+    ASSERT_EQ(scsi_reread(p.dir, 2, 5), 0);
+    ASSERT_EQ(file_read_all(tempdir_path(&p, "bus/scsi/devices/2:0:0:5/rescan"), 16, &text, &len),
+              0);
+    ASSERT_STR(text, "1\n");
+    put(&p, "bus/scsi/devices/2:0:0:5/block/sdb/size", "8\n");
+    ASSERT(scsi_has_capacity(p.dir, 2, 5, "sdb"));
+}
+
 TEST(scan_and_forget_write_what_the_kernel_wants)
 {
     AUTO_FREE char *scan = NULL, *forget = NULL;

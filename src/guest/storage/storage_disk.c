@@ -13,6 +13,7 @@
 #include "oci/volume.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
@@ -23,6 +24,8 @@
 #define APPEAR_NS (60 * NS_PER_S)
 #define LOOK_NS (10 * NS_PER_MS)
 #define SCAN_AFTER_NS (500 * NS_PER_MS)
+/* How long the kernel is asked again for a missing capacity. Then the disk counts as empty. */
+#define CAPACITY_NS (5 * NS_PER_S)
 /* The kernel reads the partition table before it announces the disk; some are slow. */
 #define PARTITION_NS (3 * NS_PER_S)
 #define MKFS_NS (120 * NS_PER_S)
@@ -56,10 +59,28 @@ static int scan(void *arg, struct err *err)
     return r < 0 ? err_sys(err, -r, "scan SCSI host %u", s->host) : 0;
 }
 
+/* The kernel does not look for partitions on a disk without a capacity, nor when the capacity
+ * comes. */
+static int reread(void *arg, struct err *err)
+{
+    const struct slot *s = arg;
+    AUTO_FREE char *disk = NULL;
+    int r = scsi_reread(SYS, s->host, s->lun);
+
+    if (r < 0 || (r = scsi_block(SYS, s->host, s->lun, 0, &disk)) < 0)
+        return err_sys(err, -r, "rescan SCSI device %u:0:0:%u", s->host, s->lun);
+    AUTO_FREE char *node = str_format("/dev/%s", disk);
+    AUTO_FD int fd = open(node, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    return fd < 0 || ioctl(fd, BLKRRPART) < 0 ? err_sys(err, errno, "read partitions of %s", node)
+                                              : 0;
+}
+
 /* How far it has come. */
 struct sight {
     unsigned host;
     bool has_host, has_disk; /* which may lack the partition that was asked for */
+    bool has_capacity;
+    uint64_t blank; /* ns with the disk but without its capacity */
 };
 
 /* The device's node exists and its driver answers. */
@@ -69,7 +90,9 @@ static bool look(const struct storage_disk *d, struct sight *at, char **ret_node
 
     at->has_host = scsi_host(SYS, d->controller, &at->host) == 0;
     at->has_disk = at->has_host && scsi_block(SYS, at->host, d->lun, 0, &disk) == 0;
-    if (!at->has_disk || scsi_block(SYS, at->host, d->lun, d->partition, &name) < 0)
+    at->has_capacity = at->has_disk &&
+                       (scsi_has_capacity(SYS, at->host, d->lun, disk) || at->blank >= CAPACITY_NS);
+    if (!at->has_capacity || scsi_block(SYS, at->host, d->lun, d->partition, &name) < 0)
         return false;
     AUTO_FREE char *node = str_format("/dev/%s", name);
     if (access(node, F_OK) < 0)
@@ -125,7 +148,11 @@ static int find(struct ctx *ctx, struct storage *s, const struct storage_disk *d
 
         if (at.has_host && !at.has_disk && waited == SCAN_AFTER_NS)
             (void)OFFLOAD(&bounded, scan, &slot, 0, NULL, "SCSI scan", &ignored);
-        if (at.has_disk && d->partition && (without += LOOK_NS) > PARTITION_NS)
+        if (at.has_disk && !at.has_capacity) {
+            at.blank += LOOK_NS;
+            (void)OFFLOAD(&bounded, reread, &slot, 0, NULL, "SCSI rescan", &ignored);
+        }
+        if (at.has_capacity && d->partition && (without += LOOK_NS) > PARTITION_NS)
             return err_because(err, REASON_DISK_NO_FILESYSTEM, ERR_INVALID,
                                "disk %u:%u has no partition %llu", d->controller, d->lun,
                                (unsigned long long)d->partition);
