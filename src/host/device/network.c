@@ -223,7 +223,7 @@ static int attach_nic(struct ctx *ctx, struct network *n, struct network_nic *c,
     if (add_nic(ctx, n, c, err) < 0 || add_to_guest(ctx, n, c, dns, err) < 0)
         return err_wrap_because(err, REASON_NETWORK_FAILED, "interface %s", c->iface->name);
     log_info(ctx, "interface attached", F_STR("interface", c->iface->name), F_STR("nic", c->id),
-             F_U("mtu", c->iface->mtu), F_U("queues", c->queues), F_U("vhost", c->vhost),
+             F_U("mtu", c->iface->mtu), F_U("queues", c->queues), F_BOOL("vhost", c->vhost),
              F_U("addresses", c->iface->n_addresses), F_U("routes", c->iface->n_routes),
              F_U("sysctls", c->iface->sysctls.n));
     return 0;
