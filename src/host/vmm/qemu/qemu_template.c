@@ -281,7 +281,7 @@ static int migration_wait(struct ctx *ctx, struct qemu *q, struct err *err)
 static int await_life(struct ctx *ctx, struct qemu *q, struct err *err)
 {
     while (!q->dialled)
-        if (wait_change(ctx, q, "the clone to come to life", err) < 0)
+        if (wait_change(ctx, q, "the clone to run", err) < 0)
             return -1;
     return 0;
 }
@@ -479,7 +479,7 @@ static void prune(struct ctx *ctx, struct qemu *q)
 
     if (template_prune(q->doc.template_dir, q->tpl_key, loop_wall(q->loop), say_pruned, ctx, &err) <
         0)
-        log_warn(ctx, "old templates stay", F_ERR(&err));
+        log_warn(ctx, "could not remove old templates", F_ERR(&err));
 }
 
 static int build(struct ctx *ctx, struct qemu *q, const struct vmm_template_opts *opts,

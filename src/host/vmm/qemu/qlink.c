@@ -235,7 +235,7 @@ static void accept_loop(void *arg)
             break;
     }
     if (!l->closed)
-        log_error(&l->ctx, "link: no more connections", F_ERR(&err));
+        log_error(&l->ctx, "link: no longer accepting connections", F_ERR(&err));
 }
 
 /* --- ports --- */
