@@ -185,7 +185,8 @@ static int set_memory(struct ctx *ctx, struct vm *vm, uint32_t mib, struct err *
     if (r < 0 && err->code == ERR_RANGE)
         return -1; /* nothing has changed */
     vm->memory_unsure = r < 0;
-    /* What did not come is asked for again; what was not given back is not taken for there. */
+    /* If the VM could not grow, the next update asks again. If it could not shrink, its size
+     * counts as shrunk: the guest may return the memory at any time. */
     if (r == 0 || !grows)
         vm->p.size.memory_mib = mib;
     if (p->guest->ops->limit_pods(ctx, p->guest, &ignored) < 0)

@@ -266,7 +266,7 @@ static int start_clone(struct ctx *ctx, struct qemu *q, struct err *err)
     return start_again(ctx, q, err);
 }
 
-/* Whatever is left of a start that failed ends now, and wait tells why. */
+/* Ends what is left of a start that failed; wait() returns why it failed. */
 static void start_failed(struct qemu *q, const struct err *err)
 {
     struct vmm_exit exit = { .requested = q->dying,
