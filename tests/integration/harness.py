@@ -26,11 +26,12 @@ import leaks
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 TOP = os.path.dirname(os.path.dirname(HERE))
-# In these programs the words of errors and log lines are scrambled (src/base/words.h): what depends on
-# them beside golden lines fails.
-SCRAMBLED = bool(os.environ.get("LCOW_TEST_SCRAMBLED"))
-LCOW = os.environ.get("LCOW_TEST_PROGRAM", os.path.join(TOP, "build/bin/lcow"))
-IMAGE = os.environ.get("LCOW_TEST_IMAGE", os.path.join(TOP, "build/image"))
+# A directory with programs and image (make scrambled: build/words) in which the words of errors and log
+# lines are scrambled (src/base/words.h): what depends on them beside golden lines fails.
+SCRAMBLED = os.environ.get("LCOW_TEST_SCRAMBLED")
+BUILD = os.path.join(TOP, SCRAMBLED or "build")
+LCOW = os.environ.get("LCOW_TEST_PROGRAM", os.path.join(BUILD, "bin/lcow"))
+IMAGE = os.environ.get("LCOW_TEST_IMAGE", os.path.join(BUILD, "image"))
 CACHE = os.path.join(TOP, "build/integration")  # compiled helpers of the tests
 
 DEADLINE = 180      # seconds for a whole test, unless it says otherwise
