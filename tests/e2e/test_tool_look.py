@@ -118,7 +118,7 @@ def explain_panic(t):
     t.equal(len(re.findall(fibers, t.lcow("logs", "--shim", "c1").out)), 2, "a dump of each")
 
 
-@test("lcow explain: the guest reset its VM without a word: no panic, no console to look at",
+@test("lcow explain: the guest reset its VM: no panic, nothing on the console to look at",
       runc=False)
 def explain_reset(t):
     t.detach("c1", *FOREVER)
