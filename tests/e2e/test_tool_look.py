@@ -108,8 +108,8 @@ def explain_life(t):
 def explain_panic(t):
     t.detach("c1", *FOREVER)
     os.kill(t.shim_pid(), signal.SIGUSR1)
-    t.until(lambda: "fiber of the guest" in t.lcow("logs", "--shim", "c1").out, "the guest's part")
-    fibers = r"warn  fiber .*vm.reap c1"
+    t.until(lambda: " hotplug " in t.lcow("logs", "--shim", "c1").out, "the guest's part")
+    fibers = r"warn  .* state=.*vm.reap c1"
     t.match(fibers, t.lcow("logs", "--shim", "c1").out)
     t.lcow("exec", "--vm", "c1", "--", "sh", "-c", "echo c >/proc/sysrq-trigger")
     t.until(lambda: t.tasks()["c1"][1] == "STOPPED", "the exit")
