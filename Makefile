@@ -9,7 +9,7 @@ MESON_FUZZ  := build/fuzz
 JOBS        := $(shell nproc)
 
 .DEFAULT_GOAL := all
-.PHONY: all help deps programs image demo check check-full unit sim asan fuzz-smoke integration host e2e soak \
+.PHONY: all help deps programs image scrambled demo check check-full unit sim asan fuzz-smoke integration host e2e soak \
         check-rooms check-format format bench fsm-docs docs man install deb clean
 
 all: image ## build the programs and the guest image
@@ -52,6 +52,13 @@ programs: $(MESON_GCC)/build.ninja ## build the programs in build/bin
 
 image: programs ## build the guest image in build/image
 	@image/build build/image build/bin/gcs
+
+scrambled: $(MESON_WORDS)/build.ninja ## build programs and image with scrambled messages in build/words
+	@ninja --quiet -C $(MESON_WORDS) cmd/lcow/lcow cmd/gcs/gcs cmd/shim/containerd-shim-lcow-v2
+	@mkdir -p $(MESON_WORDS)/bin
+	@install -m 755 $(MESON_WORDS)/cmd/lcow/lcow $(MESON_WORDS)/cmd/gcs/gcs \
+		$(MESON_WORDS)/cmd/shim/containerd-shim-lcow-v2 $(MESON_WORDS)/bin
+	@image/build $(MESON_WORDS)/image $(MESON_WORDS)/bin/gcs
 
 demo: image ## run a pod under a private containerd, with a leak check
 	@scripts/demo

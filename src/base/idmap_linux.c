@@ -194,10 +194,11 @@ int idmap_userns(const struct idmap *m, struct err *err)
     if (pid == 0)
         wait_to_be_killed(parent);
     if (pid < 0 && (errno == ENOSPC || errno == EPERM || errno == EINVAL || errno == EUSERS))
-        return err_because(err, REASON_IDMAP_UNSUPPORTED, ERR_UNIMPLEMENTED,
-                           "the kernel makes no user namespace (%s): it needs CONFIG_USER_NS and "
-                           "user.max_user_namespaces above 0",
-                           strerrordesc_np(errno));
+        return err_because(
+            err, REASON_IDMAP_UNSUPPORTED, ERR_UNIMPLEMENTED,
+            "the kernel cannot create a user namespace (%s): it needs CONFIG_USER_NS and "
+            "user.max_user_namespaces above 0",
+            strerrordesc_np(errno));
     if (pid < 0)
         return err_sys(err, errno, "make a user namespace");
     fd = open_userns(pid, m, err);

@@ -9,7 +9,7 @@
 #define SCRUBBED "<scrubbed>"
 #define SCRUB_TEXT_MAX 6000u /* longer messages are cut; a log line holds 8 KiB */
 
-/* Off: messages are logged as they are (the option scrub_logs). On until told otherwise. */
+/* Off: messages are logged as they are (the option scrub_logs). On until this is called. */
 void scrub_set(bool on);
 /* What is not JSON becomes its size. Caller frees. */
 char *scrub_json(const char *text, size_t len);

@@ -120,6 +120,7 @@ TEST_FIBER(an_end_in_the_middle_is_unavailable)
         ASSERT_OK(stream_write_full(ctx, a, "abc", 3, &err), err);
         stream_free(a);
         ASSERT_FAIL(stream_read_full(ctx, b, buf, 8, &err), err, ERR_UNAVAILABLE);
+        ASSERT_EQ(err_reason(&err), REASON_UNAVAILABLE);
         ASSERT_MSG_HAS(err.msg, "3 of 8");
         stream_free(b);
     }

@@ -30,7 +30,7 @@ static int check(const char *kind, size_t i, const json_t *hook, bool run, struc
         k++;
     if (k == ARRAY_LEN(kinds) || !kinds[k].on_host)
         return err_set(err, ERR_INVALID,
-                       "hook %.32s[%zu] (%.200s) is not possible: it runs in the container's "
+                       "hook %.32s[%zu] (%.200s) is unsupported: it runs in the container's "
                        "namespaces, which are in the VM; remove it where it comes from (client, "
                        "CDI specification or NRI plugin)",
                        kind, i, path);

@@ -32,11 +32,11 @@ TEST(hooks_of_the_containers_namespaces_are_refused_by_name)
 {
     refused("{\"startContainer\":[],\"createContainer\":[{\"path\":\"/usr/bin/nvidia-cdi-hook\"}]}",
             true,
-            "hook createContainer[0] (/usr/bin/nvidia-cdi-hook) is not possible: it runs in the "
+            "hook createContainer[0] (/usr/bin/nvidia-cdi-hook) is unsupported: it runs in the "
             "container's namespaces, which are in the VM; remove it where it comes from (client, "
             "CDI specification or NRI plugin)");
     refused(HOOK("startContainer", ""), false,
-            "hook startContainer[0] (/bin/h) is not possible: it runs in the container's "
+            "hook startContainer[0] (/bin/h) is unsupported: it runs in the container's "
             "namespaces, which are in the VM; remove it where it comes from (client, CDI "
             "specification or NRI plugin)");
 }

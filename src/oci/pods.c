@@ -30,7 +30,7 @@ int pods_refuse(const char *type, struct err *err)
     while (i + 1 < ARRAY_LEN(hosts) && !str_eq(hosts[i].type, type))
         i++;
     return err_because(err, REASON_HOST_NAMESPACE, ERR_INVALID,
-                       "the host's %s namespace (%s) is not possible: %s", type, hosts[i].options,
+                       "the host's %s namespace (%s) is unsupported: %s", type, hosts[i].options,
                        hosts[i].why);
 }
 
@@ -78,7 +78,7 @@ static int check_propagation(const json_t *mount, struct err *err)
         if (str_eq(word, "rshared") || str_eq(word, "shared"))
             return err_because(
                 err, REASON_MOUNT_PROPAGATION, ERR_INVALID,
-                "mount on %.128s: %s propagation (Bidirectional) is not possible: what "
+                "mount on %.128s: %s propagation (Bidirectional) is unsupported: what "
                 "is mounted in the VM cannot appear on the host",
                 spec_text(mount, "destination"), word);
     }
@@ -100,7 +100,7 @@ static int check_host_parts(const struct spec *s, struct err *err)
     if (json_object_size(rdt) > 0)
         return err_because(
             err, REASON_UNSUPPORTED, ERR_INVALID,
-            "linux.intelRdt (class \"%.64s\") is not possible: the VM has no resctrl; "
+            "linux.intelRdt (class \"%.64s\") is unsupported: the VM has no resctrl; "
             "remove the class",
             spec_text(rdt, "closID"));
     return 0;

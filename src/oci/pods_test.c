@@ -174,7 +174,7 @@ TEST(interfaces_and_cache_classes_of_the_host_are_refused_by_name)
           "linux.netDevices: the host's interface eth5 cannot be moved into the VM; attach it by "
           "CNI, or as a PCI device (allow_devices)" },
         { "\"intelRdt\":{\"closID\":\"gold\"}",
-          "linux.intelRdt (class \"gold\") is not possible: the VM has no resctrl; remove the "
+          "linux.intelRdt (class \"gold\") is unsupported: the VM has no resctrl; remove the "
           "class" },
     };
 

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define QEMU_FIX "apt install qemu-system-x86 (Debian 12: from bookworm-backports; scripts/deps)"
+#define QEMU_FIX "apt install qemu-system-x86 (Debian 12: from bookworm-backports)"
 #define EMULATION_FIX                                                                              \
     "set allow_emulation = true in section [vm] of " CONFIG_PATH ", or use --allow-emulation"
 #define PROGRAM_LIMIT (20 * NS_PER_S)

@@ -145,20 +145,19 @@ const struct args_cmd upgrade_command = {
     .name = "upgrade",
     .summary = "Upgrade running shims to the installed version.",
     .synopsis = "ID… | --all [options]",
-    .text = "The pod of a shim runs on: its containers, their output and containerd's calls wait "
-            "for some milliseconds. If the installed program cannot continue a shim, the previous "
-            "one does, and nothing changes. The agent in the VM stays as it is.",
+    .text = "Pods keep running; their output and containerd's calls wait for some milliseconds. If "
+            "the installed program cannot continue a shim, the previous one does, and nothing "
+            "changes. The agent in the VM stays as it is.",
     .exits = "1 if a shim was not upgraded",
     .takes_words = true,
     .opts = ARGS_OPTIONS(
         { "all", 0, ARGS_FLAG, NULL, OPT(all), "every shim of this host" },
         { "after-install", 0, ARGS_FLAG, NULL, OPT(after_install),
-          "for the package: upgrade those of other versions if the setting "
-          "upgrade is auto, else say how many there are" },
+          "for the package: upgrade shims of other versions if the setting "
+          "upgrade is auto, otherwise print how many there are" },
         { "program", 0, ARGS_STR, "PATH", OPT(program),
-          "another program than the one that is installed where the running one "
-          "was" },
-        { "dry-run", 0, ARGS_FLAG, NULL, OPT(dry_run), "only say whether it is possible now" },
+          "continue as this program instead of the installed one" },
+        { "dry-run", 0, ARGS_FLAG, NULL, OPT(dry_run), "only print whether it is possible now" },
         OPT_JSON("print one JSON value on stdout instead")),
     .examples =
         ARGS_EXAMPLES({ "lcow upgrade --all", "after the packages were upgraded" },

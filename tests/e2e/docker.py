@@ -105,7 +105,7 @@ class Docker:
     def fails(self, *args, pattern="", **how):
         r = self.command(*args, **how)
         self.t.check(r.code != 0, f"docker {' '.join(args)[:300]} did not fail", r)
-        self.t.match(pattern, r.err + r.out, r)
+        self.t.words(pattern, r.err + r.out, r)
         return r
 
     def terminal(self, *args):

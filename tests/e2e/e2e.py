@@ -147,7 +147,7 @@ class Test(harness.Test):
     def fails(self, *args, pattern="", seconds=SECONDS, **how):
         r = self.ctr(*args, seconds=seconds, **how)
         self.check(r.code != 0, f"ctr {' '.join(args)[:300]} did not fail", r)
-        self.match(pattern, r.err, r)
+        self.words(pattern, r.err, r)
         return r
 
     def explains(self, sandbox, reason, seconds=60):

@@ -12,7 +12,8 @@ import subprocess
 HERE = os.path.dirname(os.path.realpath(__file__))
 TOP = os.path.dirname(os.path.dirname(HERE))
 CACHE = os.path.join(os.environ.get("LCOW_CACHE", os.path.join(TOP, "build/cache")), "e2e")
-BIN = os.environ.get("LCOW_TEST_BIN", os.path.join(TOP, "build/bin"))
+BIN = os.environ.get("LCOW_TEST_BIN", os.path.join(
+    TOP, os.environ.get("LCOW_TEST_SCRAMBLED", "build"), "bin"))
 
 SUITES = {"1.6": "bookworm", "1.7": "trixie", "2.1": "forky"}  # containerd's version -> suite
 OTHERS = ("runc", "busybox", "busybox-static", "libc6", "containernetworking-plugins",

@@ -262,7 +262,7 @@ class Pods:
         try:
             call()
         except cri.Error as e:
-            self.match(pattern, e.message)
+            self.words(pattern, e.message)
             self.check(not codes or e.code in codes, f"refused as {e.code}", str(e))
             return e
         raise Failure(f"not refused, though it should have said: {pattern}")

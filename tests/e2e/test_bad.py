@@ -15,7 +15,7 @@ FOREVER = ("sleep", "100000")
 @test("a command that is not there: an error at once that names it", smoke=True)
 def no_command(t):
     r = t.fails(*t.run_args("--rm", "c1", "/no/such/program"), pattern="/no/such/program")
-    t.match("no such file|not found", r.err, r)
+    t.words("no such file|not found", r.err, r)
     t.equal(t.tasks(), {})
     t.explains("c1", "COMMAND_NOT_FOUND")
 
@@ -32,7 +32,7 @@ def exec_no_command(t):
     t.detach("c1", *FOREVER)
     r = t.exec("c1", "/no/such/program")
     t.check(r.code != 0, "it worked", r)
-    t.match("no such file|not found", r.err, r)
+    t.words("no such file|not found", r.err, r)
     t.equal(t.exec("c1", "echo", "well").out, "well\n")
     t.explains("c1", "COMMAND_NOT_FOUND")
 
@@ -40,7 +40,7 @@ def exec_no_command(t):
 @test("an image without layers: a clear error", images=("nothing",))
 def no_layers(t):
     r = t.fails(*t.run_args("--rm", "c1", "true"))
-    t.match("not found|no such file|layers|parent snapshot|empty", r.err, r)
+    t.words("not found|no such file|layers|parent snapshot|empty", r.err, r)
 
 
 @test("an image whose /dev is a link: an error that names it, nothing left", images=("linked",),
@@ -189,7 +189,7 @@ def toml_nonsense(t):
             tasks.create("c1", rootfs_of="like")
             t.check(False, f"{body[:20]!r} was taken")
         except taskapi.Error as e:
-            t.match(word, e.message)
+            t.words(word, e.message)
         t.equal(t.tasks(), {})
         for name in ("c1", "like"):
             t.ctr("containers", "rm", name)

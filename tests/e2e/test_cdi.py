@@ -9,7 +9,7 @@ from pod import FOREVER, pod_test
 
 MIB = 1 << 20
 STAGES = ("prestart", "createRuntime", "poststart", "poststop")
-IN_VM = (r"hook {}\[0\] \({}\) is not possible: it runs in the container's namespaces, which are in "
+IN_VM = (r"hook {}\[0\] \({}\) is unsupported: it runs in the container's namespaces, which are in "
          r"the VM; remove it where it comes from \(client, CDI specification or NRI plugin\)")
 
 
@@ -81,7 +81,7 @@ def cdi(t):
         t.fails(lambda: pod.run(name, *FOREVER, CDI_devices=ask(name)), words)
     refused("inside", IN_VM.format("createContainer", "/usr/bin/nvidia-cdi-hook"))
     refused("late", IN_VM.format("startContainer", "/bin/true"))
-    refused("class", r'linux.intelRdt \(class "gold"\) is not possible: the VM has no resctrl; '
+    refused("class", r'linux.intelRdt \(class "gold"\) is unsupported: the VM has no resctrl; '
                      "remove the class")
     refused("tun", "device /dev/net/lcow-none does not exist in the VM; only block and PCI")
     refused("broken", rf"hook createRuntime\[0\] \({t.work}/bad\): exit status 7: no luck")

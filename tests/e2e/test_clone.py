@@ -7,7 +7,7 @@ import shimcall
 from e2e import test
 from shimcall import text
 
-COLD = "starting cold: no usable template"
+COLD = "why=\"there is no template"
 
 
 def templates(directory):

@@ -69,7 +69,7 @@ def shim_crashes(t):
     t.gone(qemu)
     with open(f"{t.run_root}/.journal/{t.tag}@c1") as f:
         lines = [json.loads(line) for line in f]
-    found = [n for n in lines if n["msg"] == "the process crashed"]
+    found = [n for n in lines if "backtrace" in n]
     t.equal([n["signal"] for n in found], ["SIGSEGV"])
     t.match(r"containerd-shim-lcow-v2\+0x", found[0]["backtrace"])
     t.explains("c1", "SHIM_CRASHED")
@@ -241,7 +241,7 @@ def first_stopped(t):
             t.equal(t.ctr(*t.run_args("-d", "c2", *FOREVER), seconds=120).code, 0)
         finally:
             os.kill(shim, signal.SIGCONT)
-        t.match(rf"is overtaken.* pid={shim}\b", t.lcow("logs", "--shim", "c2").out)
+        t.words(rf"is overtaken.* pid={shim}\b", t.lcow("logs", "--shim", "c2").out)
         r = c1.wait(120)
         t.equal((r.code, r.out), (0, "one\n"), r)
     finally:

@@ -153,7 +153,7 @@ def fallback(t):
     kinds = root_types(t, "c1")
     t.equal(kinds, (0, 1))
     t.equal(probe(t, "c1", "tree", "/small"), small_files())
-    t.match("could not make images of all layers", t.containerd.log)
+    t.words("could not make images of all layers", t.containerd.log)
 
 
 @layer_test("layer images: two pods start at the same time and build each image once")

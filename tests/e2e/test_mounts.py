@@ -112,7 +112,7 @@ def physical_disk(t):
     with mounted(device, folder, "ext4", MS_RDONLY):
         r = t.run("--rm", option, "c2", "true")
     t.check(r.code != 0, "a device that is mounted on the host was given to a VM")
-    t.match(rf"mount {device} on /disk: {device} is in use on the host: unmount it", r.err, r)
+    t.words(rf"mount {device} on /disk: {device} is in use on the host: unmount it", r.err, r)
     t.explains("c2", "DISK_IN_USE")
 
 
@@ -142,7 +142,7 @@ def refused(t):
     for number, (text, words, reason) in enumerate(wrong):
         r = t.run("--rm", f"--mount={text}", f"c{number}", "true")
         t.check(r.code != 0, f"{text} was not refused", r)
-        t.match(words, r.err, r)
+        t.words(words, r.err, r)
         t.explains(f"c{number}", reason)
     t.equal(t.run("--rm", "good", "echo", "well").out, "well\n")
 

@@ -127,7 +127,7 @@ class Pod:
         except Status as e:
             self.t.equal(e.code, code, e.message)
             for word in words:
-                self.t.match(word, e.message)
+                self.t.words(word, e.message)
         else:
             self.t.check(False, f"{name}: not refused")
 
@@ -382,7 +382,7 @@ def peer_2_3(t):
             refused.create()
         except Status as e:
             t.equal(e.code, INVALID)
-            t.match(words, e.message)
+            t.words(words, e.message)
         else:
             t.check(False, f"{name}: not refused")
         refused.out.wait()  # what waits for its output sees the end

@@ -3,6 +3,7 @@ containers, and has the one 9p device of the VM mounted below RAW."""
 
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -354,8 +355,8 @@ def files(t):
     t.equal(left[path]["holders"], 1, "the other container's")
     t.check(vm(t, "p1", "ls", f"{RAW}/{number_}").code != 0, "its name is gone")
     log = open(os.path.join(t.work, "c", "p1.log"), errors="replace").read
-    t.until(lambda: "still used a share when it was removed" in log() or
-            "still used a share when it was removed" in t.containerd.log, "it is reported", 30)
+    reported = re.compile(rf"level=warn.* share={number_}\b")
+    t.until(lambda: reported.search(log()) or reported.search(t.containerd.log), "it is reported", 30)
     t.equal(c1.exec("cat", "/file", "/d/two"), (0, b"first\nchanged\n"))
     holder.popen.stdin.close()
     t.match("held\nchanged", holder.wait().out)

@@ -30,7 +30,7 @@ def refused(t, pattern, *args, **resources):
     try:
         update(t, *args, **resources)
     except grpcwire.Error as e:
-        t.match(pattern, e.message)
+        t.words(pattern, e.message)
         return
     t.check(False, f"not refused, though it should have said: {pattern}")
 

@@ -111,7 +111,7 @@ def holders(t):
         member(shim, "c3", "test:edu")
         t.check(False, "a second device on the only slot")
     except Status as e:
-        t.match("PCI ports of the VM are in use", str(e))
+        t.words("PCI ports of the VM are in use", str(e))
         t.explains("p1", "DEVICE_NO_SLOT")
     t.equal(devices(t, "p1"), [("test:nvme", "Ready", 2)])
     end(c1)

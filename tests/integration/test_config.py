@@ -75,10 +75,10 @@ def stanza(t):
     t.equal((r.code, r.out), (1, ""), r)
     r = t.lcow("config", "containerd", "--containerd", "/no/such/containerd")
     t.equal(r.code, 1, r)
-    t.match("--version X.Y", flat(r.err), r)
+    t.words("--version X.Y", flat(r.err), r)
     r = t.lcow("config", "containerd", "--version", "1.4")
     t.equal(r.code, 1, r)
-    t.match("must be 1.6 or later", flat(r.err), r)
+    t.words("must be 1.6 or later", flat(r.err), r)
     r = t.lcow("config", "containerd", "--version", "new")
     t.equal(r.code, 2, r)
 

@@ -64,7 +64,7 @@ class Roots:
         if mounts is not None:
             document["mounts"] = mounts
         answer = self.vm.create_refused(c.name, document, c.bundle, c.scratch)
-        self.t.check(re.search(pattern, answer.text), f"{script}: {answer.text}")
+        self.t.words(pattern, answer.text, script)
         uncombine(self.vm, c)
         self.unchanged(script)
 

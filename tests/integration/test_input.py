@@ -16,7 +16,7 @@ def usage(t, *args, shows=()):
     r = t.lcow(*args, seconds=5)
     t.equal((r.code, r.out), (2, ""), r)
     for pattern in (*shows, "--help"):
-        t.match(pattern, flat(r.err), r)
+        t.words(pattern, flat(r.err), r)
 
 
 @test("unknown flags and commands are refused, with the nearest one that exists")
@@ -54,14 +54,14 @@ def too_much_memory(t):
     r = t.boot("true", opts=("--memory", "1048576"), seconds=60)
     t.check(r.code in (0, 125), "neither refused nor run", r)  # memory is only reserved
     if r.code == 125:
-        t.match("memory", flat(r.err), r)
+        t.words("memory", flat(r.err), r)
 
 
 @test("--keep with --repeat is refused")
 def exclusive(t):
     r = t.lcow("boot", "--keep", "--repeat", "2", seconds=5)
     t.equal(r.code, 2, r)
-    t.match("--keep.*--repeat", flat(r.err), r)
+    t.words("--keep.*--repeat", flat(r.err), r)
 
 
 @test("help and version go to stdout with exit code 0")
@@ -84,7 +84,7 @@ def wrong_config(t, text, *shows):
     r = t.boot("true", seconds=5)
     t.equal((r.code, r.out), (2, ""), r)
     for pattern in (os.path.basename(path), *shows):
-        t.match(pattern, flat(r.err), r)
+        t.words(pattern, flat(r.err), r)
 
 
 @test("an unknown key is refused with file, line and the nearest match")

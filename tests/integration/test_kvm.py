@@ -54,7 +54,7 @@ def fails(t, *patterns):
     r = t.lcow("boot", "--", "true", seconds=LIMIT + 20)
     t.equal(r.code, 125, r)
     for p in patterns:
-        t.match(p, flat(r.err), r)
+        t.words(p, flat(r.err), r)
     return flat(r.err)
 
 
@@ -148,7 +148,7 @@ def stopped(t):
     intruder.stop(p.pid, p.await_vmm())
     r = p.wait(10)
     t.equal(r.code, 125, r)
-    t.match("the VM has failed: QEMU stopped it with status paused", flat(r.err), r)
+    t.words("the VM has failed: QEMU stopped it with status paused", flat(r.err), r)
 
 
 @test("QEMU stops a VM that boots: the boot ends with the reason, not with the deadline")
@@ -158,4 +158,4 @@ def stopped_early(t):
     intruder.stop(p.pid, p.await_vmm())
     r = p.wait(10)
     t.equal(r.code, 125, r)
-    t.match("QEMU stopped it with status paused", flat(r.err), r)
+    t.words("QEMU stopped it with status paused", flat(r.err), r)

@@ -485,7 +485,8 @@ static void serve_conn(struct ctx *ctx, struct server *s, int fd, struct err *er
     stream_free(c.stream);
 }
 
-/* Handles one connection, or one failure to connect. *told: a failure was logged already. */
+/* Handles one connection, or one failure to connect. *told: a failure to connect was logged; the
+ * next ones are not. */
 static void dial_and_serve(struct ctx *ctx, struct server *s, bool *told)
 {
     struct err why = ERR_INIT;

@@ -104,7 +104,7 @@ void bridge_condemn(struct bridge *b, const char *fmt, ...)
     AUTO_FREE char *why = str_vformat(fmt, ap);
     va_end(ap);
     bridge_close(b, why);
-    log_warn(&ctx, "the guest broke the protocol, its bridge is closed", F_STR("why", b->why),
+    log_warn(&ctx, "the guest violated the protocol; closing its bridge", F_STR("why", b->why),
              F_REASON(REASON_GUEST_PROTOCOL));
 }
 
@@ -162,7 +162,7 @@ void bridge_log_main(struct bridge *b)
         b->log_open = true;
         tell_stage(b, VM_STAGE_INIT);
         if (guestlog_read(&reading, &b->log, b->log_stream, &err) < 0)
-            log_debug(&ctx, "the guest's log broke off", F_ERR(&err));
+            log_debug(&ctx, "the connection for the guest's log broke", F_ERR(&err));
     }
     stream_free(TAKE_PTR(b->log_stream));
     guestlog_flush(&b->log, loop_now(b->loop));

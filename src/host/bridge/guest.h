@@ -179,7 +179,8 @@ struct guest_ops {
                             struct err *err);
 
     /* A PCI device that the VMM has just added: returns when the guest has it, driver and nodes
-     * included. place: as the VMM told (vmm.h, pci_add). It is pulled without a word. */
+     * included. place: from pci_add (vmm.h). The guest is not asked before the device is removed.
+     */
     int (*add_device)(struct ctx *ctx, struct guest *g, const char *place, struct err *err);
 
     /* Network. add waits for the device to appear. Removing what is gone already is success; the

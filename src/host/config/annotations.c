@@ -406,10 +406,9 @@ static enum config_rootfs settle_rootfs(const struct annotations *o, const struc
 int annotations_restrict(const struct spec *s, struct annotations *o, struct err *err)
 {
     if (o->rootfs == CONFIG_ROOTFS_SHARED)
-        return err_because(
-            err, REASON_WRITABLE_SHARE_FORBIDDEN, ERR_INVALID,
-            "a root file system that is shared is writable, which annotation " SHARES_NAME
-            " forbids; use rootfs scratch");
+        return err_because(err, REASON_WRITABLE_SHARE_FORBIDDEN, ERR_INVALID,
+                           "the shared root file system is writable, which annotation " SHARES_NAME
+                           " forbids; set rootfs = scratch");
     o->rootfs = CONFIG_ROOTFS_SCRATCH;
     o->no_writable_shares = true;
     return check_mounts(s, err);

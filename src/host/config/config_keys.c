@@ -55,9 +55,9 @@ const struct config_key config_keys[] = {
     { "vm", "layer_images", KEY_CHOICE, "off", 0, 0, FIELD(layer_images),
       "Turn the layers of an image, which are directories of the overlayfs\n"
       "snapshotter, into disk images (erofs) that VMs share. Small files are then\n"
-      "read several times faster. auto: the first container of an image gets its\n"
-      "layers as a share while they are turned in the background; off: never;\n"
-      "always: a container waits until they are. Needs mkfs.erofs. See lcow layers.",
+      "read several times faster. off: never; auto: in the background, while the\n"
+      "first container of an image uses a share; always: before the first container\n"
+      "of an image starts. Needs mkfs.erofs. See lcow layers.",
       WORDS("auto", "off", "always") },
     { "vm", "layer_verity", KEY_BOOL, "false", 0, 0, FIELD(layer_verity),
       "Add a hash tree to these images; the guest verifies each block that it\n"
@@ -77,9 +77,9 @@ const struct config_key config_keys[] = {
       "which then parses data from guests in the kernel.",
       WORDS("tcp", "vsock") },
     { "vm", "vhost_net", KEY_EITHER, "off", 0, 0, FIELD(vhost_net),
-      "Who moves the packets of pods. off: the VM's process, in its jail. auto: the\n"
-      "host's kernel, by its module vhost_net, where the host has it; faster, but\n"
-      "the kernel then parses data from guests.",
+      "What moves the packets of pods. off: QEMU, in its jail. auto: the host's\n"
+      "kernel, by its module vhost_net, where the host has it; faster, but the\n"
+      "kernel then parses data from guests.",
       WORDS("off", "auto") },
     { "vm", "device_slots", KEY_U32, "4", 1, 14, FIELD(device_slots),
       "Maximum number of PCI devices of the host that a VM can have at a time, if\n"
@@ -106,7 +106,7 @@ const struct config_key config_keys[] = {
       WORDS("refuse", "run") },
     { "host", "upgrade", KEY_EITHER, "manual", 0, 0, FIELD(auto_upgrade),
       "What the installation of a new version does with the shims of running pods.\n"
-      "manual: it says how many run an older version. auto: it upgrades them, as\n"
+      "manual: it prints how many run an older version. auto: it upgrades them, as\n"
       "lcow upgrade --all does.",
       WORDS("manual", "auto") },
     { "host", "shim_cgroup", KEY_CGROUP, "none", 0, 0, FIELD(shim_cgroup),

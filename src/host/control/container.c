@@ -274,7 +274,8 @@ int container_exec(struct container *c, const struct container_exec *e, struct e
     if (c->p.state != CONTAINER_RUNNING && c->p.state != CONTAINER_CREATED)
         return refuse(c, "exec", err);
     if (c->n_execs >= CONTAINER_EXECS_MAX)
-        return err_set(err, ERR_EXHAUSTED, "container %s has %d execs: delete some", c->p.id,
+        return err_set(err, ERR_EXHAUSTED,
+                       "too many execs of container %s: at most %d; delete some", c->p.id,
                        CONTAINER_EXECS_MAX);
     if (spec_process_parse(e->process_json, e->process_len, e->stdio.terminal, &process, err) < 0)
         return err_wrap_because(err, REASON_INVALID_EXEC, "exec %s in container %s", e->exec_id,

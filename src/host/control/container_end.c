@@ -44,7 +44,7 @@ static void watch_oom(struct ctx *ctx, struct container *c)
         }
     }
     if (c->oom_untold > 0)
-        log_warn(ctx, "out of memory more often than events were published",
+        log_warn(ctx, "some OOM events of the container were not published",
                  F_U("more", c->oom_untold));
 }
 
@@ -79,7 +79,8 @@ static void await_execs(struct ctx *ctx, struct container *c, uint64_t limit, ui
         ;
     for (size_t i = 0; i < c->n_execs; i++)
         if (process_state(c->execs[i]) == PROCESS_ST_RUNNING) {
-            log_warn(ctx, "the guest reports no exit of an exec, but its container has ended",
+            log_warn(ctx,
+                     "the guest reported no exit of an exec, although its container has exited",
                      F_STR(LK_EID, process_exec_id(c->execs[i])));
             process_end(c->execs[i], status, true);
         }

@@ -84,7 +84,7 @@ TEST_VIRTUAL(hooks_are_refused_before_anything_is_made)
     r.config.run_hooks = true;
     fixture_write_spec(&r, "a", ",\"hooks\":{\"createContainer\":[{\"path\":\"/in\"}]}");
     ASSERT_FAIL(fixture_try_create(&r, ctx, "a", &err), err, ERR_INVALID);
-    ASSERT_MSG_HAS(err.msg, "create container a: hook createContainer[0] (/in) is not possible");
+    ASSERT_MSG_HAS(err.msg, "create container a: hook createContainer[0] (/in) is unsupported");
     ASSERT_EQ(err.reason, REASON_UNSUPPORTED);
     ASSERT_EQ(r.vms, 0);
     ASSERT(!ran.data);

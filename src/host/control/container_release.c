@@ -63,7 +63,7 @@ static int delete_in_guest(struct ctx *ctx, struct container *c, struct err *err
         r = in->guest->ops->delete_container(ctx, in->guest, c->p.guest_id, err);
     }
     if (unless_gone(c, r, err) < 0)
-        return err_wrap(err, "delete it in the guest");
+        return err_wrap(err, "delete the container in the guest");
     c->p.in_guest = false;
     return 0;
 }

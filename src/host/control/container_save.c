@@ -89,7 +89,7 @@ static void pod_part(struct saved *s, struct container *c, struct pod *const *po
     if (!saved_reads(s))
         return;
     if (at >= n || (holds && pods[at]->holder)) {
-        saved_fail(s, "container %s is in a pod that is not there", c->p.id ? c->p.id : "");
+        saved_fail(s, "container %s is in a pod that does not exist", c->p.id ? c->p.id : "");
         return;
     }
     c->p.pod = pod_ref(pods[at]);

@@ -149,6 +149,7 @@ TEST_VIRTUAL(an_unknown_id_is_not_found)
 
     fixture_open(&r, ctx);
     ASSERT_FAIL(fixture_try_delete(&r, ctx, "nobody", "", &err), err, ERR_NOT_FOUND);
+    ASSERT_EQ(err.reason, REASON_NOT_FOUND);
     ASSERT(registry_find(r.registry, "nobody", &err) == NULL);
     fixture_create(&r, ctx, "a");
     ASSERT_FAIL(fixture_try_delete(&r, ctx, "a", "nobody", &err), err, ERR_NOT_FOUND);

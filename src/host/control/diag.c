@@ -18,7 +18,7 @@
 #include <signal.h>
 #include <stdlib.h>
 
-#define KILL_LIMIT (5 * NS_PER_S)   /* for the guest to end what nobody waits for any more */
+#define KILL_LIMIT (5 * NS_PER_S)   /* for the guest to kill a process whose client left */
 #define START_LIMIT (30 * NS_PER_S) /* a guest that hangs is reported to the client */
 #define BIND_LIMIT (10 * NS_PER_S)  /* mount(8) in the guest */
 #define OPEN_LIMIT (30 * NS_PER_S)  /* a path of the client, which may be on a dead NFS */

@@ -83,7 +83,7 @@ static int write_huge(const struct emptydir *found, const char *key, json_t *mou
 
     if (!size)
         return err_because(err, REASON_HUGE_PAGES, ERR_INVALID,
-                           "huge pages of %llu bytes: only 2 MiB and 1 GiB",
+                           "unsupported huge page size of %llu bytes: must be 2 MiB or 1 GiB",
                            (unsigned long long)found->page_size);
     AUTO_FREE char *source = str_format("hugepages://%s/%s", size, key);
     json_object_set_new(mount, "source", json_string(source));

@@ -313,7 +313,7 @@ static void watch_main(void *arg)
     bool lost = await_exit(&ctx, p, &code, &err) < 0;
 
     if (lost) { /* the VM is gone, or does not talk any more: from what the host knows, and fast */
-        log_warn(&ctx, "the exit of a process is not known", F_STR(LK_EID, p->exec_id),
+        log_warn(&ctx, "the exit status of a process is unknown", F_STR(LK_EID, p->exec_id),
                  F_ERR(&err));
         code = vm_lost(p->pod->vm) ? EXIT_KILLED : EXIT_LOST;
         drain(&ctx, p, PROCESS_LOST_DRAIN_LIMIT);
@@ -394,15 +394,16 @@ static int start(struct ctx *ctx, struct process *p, struct container *c, struct
         return -1;
     state = container_state(c);
     if (state != CONTAINER_CREATED && state != CONTAINER_RUNNING)
-        return err_because(err, REASON_WRONG_STATE, ERR_STATE, "container %s is %s meanwhile",
-                           p->container_id, fsm_state_name(&container_fsm, state));
+        return err_because(err, REASON_WRONG_STATE, ERR_STATE,
+                           "container %s became %s during the start", p->container_id,
+                           fsm_state_name(&container_fsm, state));
     if (guest_start(ctx, p, &g, err) < 0)
         return -1;
     p->guest_pid = g.pid;
     io_attach(p->io, g.in, g.out, g.err);
     if (container_state(c) == CONTAINER_STOPPED) /* published; it took its execs with it */
-        return err_because(err, REASON_WRONG_STATE, ERR_STATE, "container %s has ended meanwhile",
-                           p->container_id);
+        return err_because(err, REASON_WRONG_STATE, ERR_STATE,
+                           "container %s exited during the start", p->container_id);
     return 0;
 }
 
@@ -413,7 +414,8 @@ int process_start(struct ctx *ctx, struct process *given, struct err *err)
     int r;
 
     if (p->starting)
-        return err_because(err, REASON_WRONG_STATE, ERR_STATE, "process is being started already");
+        return err_because(err, REASON_WRONG_STATE, ERR_STATE,
+                           "the process is already being started");
     if (fsm_check(&process_fsm, p->state, PROCESS_EV_STARTED, err) < 0)
         return -1;
     c = container_ref(p->c);

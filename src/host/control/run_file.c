@@ -76,7 +76,7 @@ int run_file_read(const char *dir, struct run_file *ret, struct err *err)
     int r = file_read_all(path, RUN_FILE_MAX_BYTES, &text, &len);
 
     if (r == -ENOENT)
-        return err_set(err, ERR_NOT_FOUND, "there is no %s", path);
+        return err_set(err, ERR_NOT_FOUND, "%s does not exist", path);
     if (r < 0)
         return err_sys(err, -r, "read %s", path);
     if (js_parse(text, len, RUN_FILE_MAX_BYTES, &n.root, err) < 0 ||

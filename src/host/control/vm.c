@@ -142,7 +142,7 @@ const struct vm_parts *vm_enter(struct vm *vm, const char *what, struct err *err
     if (!vm)
         err_because(err, REASON_VM_ENDED, ERR_UNAVAILABLE, "%s: there is no VM", what);
     else if (vm->state < VM_RUNNING)
-        err_because(err, REASON_WRONG_STATE, ERR_STATE, "vm is %s, cannot %s",
+        err_because(err, REASON_WRONG_STATE, ERR_STATE, "the VM is %s, cannot %s",
                     vm_state_name(vm->state), what);
     else if (vm->state > VM_STOPPING || vm->p.life.fired)
         err_because(err, REASON_VM_ENDED, ERR_UNAVAILABLE, "%s: the VM is stopping", what);
@@ -185,11 +185,13 @@ static int set_memory(struct ctx *ctx, struct vm *vm, uint32_t mib, struct err *
     if (r < 0 && err->code == ERR_RANGE)
         return -1; /* nothing has changed */
     vm->memory_unsure = r < 0;
-    /* What did not come is asked for again; what was not given back is not taken for there. */
+    /* If the VM could not grow, the next update asks again. If it could not shrink, its size
+     * counts as shrunk: the guest may return the memory at any time. */
     if (r == 0 || !grows)
         vm->p.size.memory_mib = mib;
     if (p->guest->ops->limit_pods(ctx, p->guest, &ignored) < 0)
-        log_warn(ctx, "what pods may use does not follow the VM's memory", F_ERR(&ignored));
+        log_warn(ctx, "cannot adapt the pods' memory limit in the guest to the VM's memory",
+                 F_ERR(&ignored));
     return r;
 }
 

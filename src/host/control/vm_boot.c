@@ -129,7 +129,8 @@ int vm_start(struct ctx *ctx, struct vm *vm, const struct vm_doc *doc, struct er
             ? -1
             : 0;
     if (r == 0 && vm->p.life.fired)
-        r = err_because(err, REASON_VM_ENDED, ERR_UNAVAILABLE, "the VM ended just then");
+        r = err_because(err, REASON_VM_ENDED, ERR_UNAVAILABLE,
+                        "the VM ended while its agent connected");
     if (r < 0)
         r = start_failed(vm, err);
     vm->op = NULL;

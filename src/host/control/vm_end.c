@@ -103,8 +103,7 @@ static int await_vmm(struct ctx *ctx, struct vm *vm, struct err *err)
             return 0;
     }
     if (err->code != ERR_STATE)
-        return err_wrap_because(err, REASON_CLEANUP_FAILED,
-                                "the VMM was killed but does not go away");
+        return err_wrap_because(err, REASON_CLEANUP_FAILED, "the VMM was killed but did not exit");
     vm->vmm_exit.requested = true; /* the backend knows of no process */
     err_clear(err);
     return 0;

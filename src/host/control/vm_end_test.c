@@ -373,7 +373,7 @@ TEST_VIRTUAL(a_vmm_that_survives_its_kill_is_reported_and_kill_can_be_repeated)
 
     fixture_start(&r, ctx);
     ASSERT_FAIL(fixture_kill(&r, &root, &err), err, ERR_DEADLINE);
-    ASSERT_MSG_HAS(err.msg, "does not go away");
+    ASSERT_MSG_HAS(err.msg, "did not exit");
     ASSERT_EQ(vm_state(r.vm), VM_STOPPING);
     ASSERT_OK(fixture_kill(&r, &root, &err), err);
     ASSERT_EQ(vm_state(r.vm), VM_GONE);

@@ -430,7 +430,7 @@ void network_listen(struct network *n)
     fibers_go(&n->forward.fibers, n->o.loop, listen_main, n, "ports %s", n->guest_ns);
 }
 
-/* A machine that cannot is said in the log. */
+/* On a host that cannot forward ports the pod runs without; that is logged. */
 static void start_forwarding(struct ctx *ctx, struct network *n)
 {
     struct err err = ERR_INIT;

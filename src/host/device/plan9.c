@@ -96,7 +96,7 @@ static int share_remove(struct ctx *ctx, struct share *s, struct vmm *vmm, struc
         return 0;
     int r = vmm->ops->share_remove ? vmm->ops->share_remove(ctx, vmm, s->name, err) : 0;
     if (vmm_gone_is_done(r, ctx, err) < 0)
-        return err_wrap(err, "take share %s (%s) from the VM", s->name, s->host_path);
+        return err_wrap(err, "remove share %s (%s) from the VM", s->name, s->host_path);
     fsm_step(&part_fsm, &s->state, PART_EV_REMOVED);
     log_info(ctx, "directory no longer shared", F_STR(LK_HOST_PATH, s->host_path),
              F_STR("share", s->name));

@@ -20,7 +20,7 @@ static void one_saved(struct saved *s, struct reservation *one, struct reserved 
     saved_u64(s, 1, &one->id);
     saved_u64(s, 2, &at);
     if (at >= n) {
-        saved_fail(s, "reservation %llu is of a thing that is not there",
+        saved_fail(s, "reservation %llu is of a thing that does not exist",
                    (unsigned long long)one->id);
         return;
     }

@@ -54,7 +54,7 @@ static int bring(struct ctx *ctx, struct vpci *c, struct device *d, struct err *
                               : vmm_unsupported("pci_add", err);
     fsm_step(&vpci_fsm, &d->state, r < 0 ? VPCI_EV_FAILED : VPCI_EV_ASSIGNED);
     if (r < 0)
-        return err_wrap(err, "give it to the VM");
+        return err_wrap(err, "attach it to the VM");
     r = c->guest->ops->add_device(ctx, c->guest, d->place, err);
     fsm_step(&vpci_fsm, &d->state, r < 0 ? VPCI_EV_FAILED : VPCI_EV_CONFIRMED);
     if (r < 0)
@@ -72,7 +72,7 @@ static int take_back(struct ctx *ctx, struct device *d, struct vmm *vmm, struct 
     /* After a failed add too: its answer may have been lost. */
     int r = vmm->ops->pci_remove ? vmm->ops->pci_remove(ctx, vmm, d->id, err) : 0;
     if (vmm_gone_is_done(r, ctx, err) < 0)
-        return err_wrap_because(err, REASON_DEVICE_FAILED, "take PCI device %s from the VM",
+        return err_wrap_because(err, REASON_DEVICE_FAILED, "detach PCI device %s from the VM",
                                 d->address);
     fsm_step(&vpci_fsm, &d->state, VPCI_EV_REMOVED);
     log_info(ctx, "PCI device removed", F_STR("device", d->address));

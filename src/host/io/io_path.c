@@ -135,8 +135,8 @@ static int parse_uri(const char *text, size_t scheme_len, struct io_form *f, str
         return err_set(err, ERR_UNIMPLEMENTED, "unsupported stream: must be ttrpc+unix://");
     if (f->kind == IO_NONE)
         return err_set(err, ERR_INVALID,
-                       "unknown scheme: must be a path, fifo://, file://, binary://, "
-                       "ttrpc+unix://)");
+                       "unknown scheme: must be a path, fifo://, file://, binary:// or "
+                       "ttrpc+unix://");
     if (!str_starts(rest, "///"))
         return err_set(err, ERR_INVALID, "must have an absolute path: %.*s:///…", (int)scheme_len,
                        text);

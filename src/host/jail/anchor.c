@@ -174,6 +174,6 @@ void anchor_free(struct anchor *a)
         return;
     child_free(a->child);
     if (a->record && ledger_forget(a->ledger, a->record, &err) < 0)
-        log_warn(NULL, "anchor stays on record", F_ERR(&err));
+        log_warn(NULL, "could not remove the ledger record of an anchor", F_ERR(&err));
     free(a);
 }

@@ -186,7 +186,7 @@ static int inherit_cpuset(const char *dir, struct err *err)
         if (r == 0)
             r = file_write(to, value, len, 0644);
         if (r < 0)
-            return err_sys(err, -r, "set %s as above it", to);
+            return err_sys(err, -r, "set %s as in the parent cgroup", to);
     }
     return 0;
 }
@@ -297,7 +297,7 @@ static int make_in(struct cgroup *c, const struct cgroup_hierarchy *h, const cha
         r = make_dirs(c, h, dir, err);
     if (r == -ENOENT)
         return err_because(err, REASON_CGROUP_FAILED, ERR_ABORTED,
-                           "make cgroup %s: what is above it is being removed", dir);
+                           "make cgroup %s: its parent is being removed", dir);
     if (r < 0 || add_procs(c, dir, err) < 0)
         return -1;
     c->v2 = c->v2 || h->v2;

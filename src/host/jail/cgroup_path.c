@@ -69,7 +69,7 @@ static int clean(const char *path, char **ret, struct err *err)
         size_t len = strcspn(p, "/");
 
         if ((len == 1 && p[0] == '.') || (len == 2 && p[0] == '.' && p[1] == '.'))
-            return err_set(err, ERR_INVALID, "\"%.*s\" has no place in it", (int)len, p);
+            return err_set(err, ERR_INVALID, "must not contain \"%.*s\"", (int)len, p);
         if (len > 0) {
             if (out.len > 0 || path[0] == '/')
                 sbuf_addc(&out, '/');

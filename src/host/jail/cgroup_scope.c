@@ -108,7 +108,7 @@ static int run_keeper(struct ctx *ctx, struct scope *s, const char *program,
         r = 0;
     } else if (child_wait(ctx, s->keeper, &status, err) == 0 &&
                judge("systemd-run", status, said, err) == 0) {
-        (void)err_set(err, ERR_STATE, "systemd-run has ended without a word");
+        (void)err_set(err, ERR_STATE, "systemd-run exited without starting the scope");
     }
 out:
     for (int i = 0; i < 2; i++) {
@@ -182,7 +182,7 @@ void scope_settle(struct scope *s)
     child_free(TAKE_PTR(s->keeper));
     fd_close(TAKE_FD(s->keep));
     if (s->record && ledger_forget(s->ledger, s->record, &err) < 0)
-        log_warn(NULL, "the keeper of a scope stays on record", F_ERR(&err));
+        log_warn(NULL, "could not remove the ledger record of a scope's keeper", F_ERR(&err));
     s->record = 0;
 }
 

@@ -87,7 +87,7 @@ int hook_run(struct ctx *ctx, const struct hook_opts *o, struct err *err)
         return err_sys(err, errno, "make a file in memory");
     result = run(&limited, &r, in, said, &status, err);
     if (r.record && ledger_forget(o->ledger, r.record, &lost) < 0)
-        log_warn(ctx, "a hook stays on record", F_ERR(&lost));
+        log_warn(ctx, "could not remove the ledger record of a hook", F_ERR(&lost));
     if (result < 0 && err->code == ERR_NOT_FOUND) /* to a client that means its container */
         err->code = ERR_INVALID;
     return result < 0 ? -1 : judge(status, said, err);

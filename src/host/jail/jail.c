@@ -204,7 +204,7 @@ int jail_new(const struct jail_opts *opts, struct jail **ret, struct err *err)
     AUTO(jail_free) struct jail *j = mem_new(struct jail);
 
     if (opts->uid == 0)
-        return err_set(err, ERR_INVALID, "a jail needs a user id other than root's");
+        return err_set(err, ERR_INVALID, "invalid user id 0 for a jail: must not be root's");
     j->uid = opts->uid;
     j->caps = opts->caps;
     j->small_pages = opts->small_pages;
@@ -351,7 +351,7 @@ int jail_oom_score(const struct ctx *ctx, pid_t pid, int adj, struct err *err)
                    *text = str_format("%d", adj);
 
     if (adj < -JAIL_OOM_SCORE_MAX || adj > JAIL_OOM_SCORE_MAX)
-        return err_set(err, ERR_INVALID, "oom_score_adj %d is not within -%d and %d", adj,
+        return err_set(err, ERR_INVALID, "invalid oom_score_adj %d: must be -%d–%d", adj,
                        JAIL_OOM_SCORE_MAX, JAIL_OOM_SCORE_MAX);
     int r = file_put(path, text);
     if (r == -EACCES || r == -EPERM) {

@@ -263,11 +263,10 @@ int pci_open(const char *sys, const char *dev, const char *address, int *ret_dev
     char name[32];
 
     if (cdev_name(sys, address, name, sizeof(name)) < 0)
-        return err_set(
-            err, ERR_STATE,
-            "PCI device %s: vfio has no character device for it; is it bound to " PCI_DRIVER
-            ", and has the kernel (6.6 or later) CONFIG_VFIO_DEVICE_CDEV?",
-            address);
+        return err_set(err, ERR_STATE,
+                       "PCI device %s: vfio has no character device for it; bind it to " PCI_DRIVER
+                       ", on a kernel (6.6 or later) with CONFIG_VFIO_DEVICE_CDEV",
+                       address);
     AUTO_FREE char *path = str_format("%s/vfio/devices/%s", dev, name);
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0)
@@ -283,8 +282,8 @@ int pci_open_iommu(const char *dev, int *ret_fd, struct err *err)
 
     if (fd < 0 && (errno == ENOENT || errno == ENODEV))
         return err_because(err, REASON_DEVICE_NO_IOMMU, ERR_STATE,
-                           "%s is not there: is the IOMMU on (intel_iommu=on), and is "
-                           "the module iommufd loaded?",
+                           "%s does not exist: turn the IOMMU on (intel_iommu=on), and load the "
+                           "module iommufd",
                            path);
     if (fd < 0)
         return err_sys(err, errno, "open %s", path);
@@ -303,8 +302,8 @@ static int copy_node(int dir, const char *dev, const char *name, uint32_t uid, s
     if (stat(path, &st) < 0 || !S_ISCHR(st.st_mode))
         return err_because(
             err, REASON_DEVICE_NO_IOMMU, ERR_STATE,
-            "%s is not there: is the IOMMU on (intel_iommu=on), and is the device bound "
-            "to " PCI_DRIVER "?",
+            "%s does not exist: turn the IOMMU on (intel_iommu=on), and bind the device "
+            "to " PCI_DRIVER,
             path);
     if (mknodat(dir, name, S_IFCHR | 0600, st.st_rdev) < 0 ||
         fchownat(dir, name, uid, uid, AT_SYMLINK_NOFOLLOW) < 0)
@@ -331,7 +330,7 @@ int pci_show(int dir, const char *sys, const char *dev, const char *address, uin
     attribute_name(sys, address, "iommu_group", group, sizeof(group));
     if (!group[0])
         return err_because(err, REASON_DEVICE_NO_IOMMU, ERR_STATE,
-                           "PCI device %s has no IOMMU group: is the IOMMU on (intel_iommu=on)?",
+                           "PCI device %s has no IOMMU group: turn the IOMMU on (intel_iommu=on)",
                            address);
     if (stand_in(dir, address, group, uid, err) < 0 || copy_node(dir, dev, "vfio", uid, err) < 0 ||
         copy_node(dir, dev, group, uid, err) < 0) {

@@ -198,7 +198,7 @@ TEST(a_group_is_shown_whole_or_not_at_all)
     tempdir_put(&p, "dev/vfio/vfio", ""); /* not a device */
     err_clear(&err);
     ASSERT_FAIL(pci_show(dir, p.dir, dev, "0000:03:02.0", 7, &err), err, ERR_STATE);
-    ASSERT_MSG_HAS(err.msg, "/dev/vfio/vfio is not there");
+    ASSERT_MSG_HAS(err.msg, "/dev/vfio/vfio does not exist");
     ASSERT_EQ(access(tempdir_path(&p, "jail/0000:03:02.0"), F_OK), -1);
 }
 

@@ -57,9 +57,10 @@ int uid_slot_take(const char *path, uint32_t base, uint32_t count, struct uid_sl
     uint32_t i;
 
     if (base == 0 || count == 0 || UINT32_MAX - base < count)
-        return err_set(err, ERR_INVALID,
-                       "user ids %u to %u + %u for VMs: 0 and an empty range are not possible",
-                       base, base, count);
+        return err_set(
+            err, ERR_INVALID,
+            "invalid user ids for VMs, %u to %u + %u: must be at least one, and not contain 0",
+            base, base, count);
 
     AUTO_FD int fd = open_slots(path, err);
     if (fd < 0 || lock_one_of(fd, base, count, path, &i, err) < 0)

@@ -167,7 +167,7 @@ static int raise_tap(struct net_job *j, int tap, struct err *err)
     (void)file_write(path, "1", 1, 0); /* a kernel without IPv6 has no such file */
     rtnl_set_iface(&m, &c);
     int r = nl_ask(j->rtnl, &m, NULL, NULL);
-    return r < 0 ? err_sys(err, -r, "raise tap %s", j->tap) : 0;
+    return r < 0 ? err_sys(err, -r, "bring up tap %s", j->tap) : 0;
 }
 
 static int add_queue(struct net_job *j, int index, const char *name, struct err *err)
@@ -256,7 +256,7 @@ static int unplug_in_thread(struct net_job *j, struct err *err)
         r = nl_ask(j->rtnl, &m, NULL, NULL);
     }
     if (r < 0 && r != -ENODEV)
-        return err_sys(err, -r, "silence tap %s", j->tap);
+        return err_sys(err, -r, "take tap %s down", j->tap);
     r = index == 0 ? 0 : drop_queue(j->rtnl, index);
     if (r < 0)
         return err_sys(err, -r, "remove the ingress qdisc of %s", j->iface);

@@ -282,7 +282,7 @@ static int check_rules(struct reading *r)
 {
     if (r->kernels_rules[0] >= 3 && r->kernels_rules[1] != 1)
         return 0;
-    return refuse(r, "the kernel's own rules (local, main, default) are not all there",
+    return refuse(r, "a rule of the kernel (local, main or default) is missing",
                   "the set of policy rules");
 }
 

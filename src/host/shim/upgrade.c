@@ -106,11 +106,11 @@ static int ask_info(struct ctx *ctx, const char *program, struct sbuf *ret, stru
         r = stream_read(&limited, from, to, 4096, &n, err);
         ret->len += r == 0 ? n : 0;
         if (ret->len > INFO_MAX_BYTES)
-            return err_set(err, ERR_INVALID, "it does not stop to print");
+            return err_set(err, ERR_INVALID, "-info does not stop printing");
     }
     if (r < 0 || child_wait(&limited, child, &status, err) < 0)
         return -1;
-    return status == 0 ? 0 : err_set(err, ERR_INVALID, "it exited with an error");
+    return status == 0 ? 0 : err_set(err, ERR_INVALID, "-info exited with an error");
 }
 
 static const char *annotation(const RuntimeInfo *m, const char *key)

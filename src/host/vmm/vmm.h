@@ -198,7 +198,7 @@ struct vmm_ops {
     int (*share_add)(struct ctx *ctx, struct vmm *v, const char *name, int tree_fd, bool read_only,
                      struct err *err);
     /* What is mounted below the directory now shows in the share when this returns, later mounts
-     * soon after they are made, read-only if that is said. Until share_remove. */
+     * soon after they are made. read_only holds for all of them. Ends with share_remove. */
     int (*share_follow)(struct ctx *ctx, struct vmm *v, const char *name,
                         const struct vmm_follow *what, bool read_only, struct err *err);
     int (*share_remove)(struct ctx *ctx, struct vmm *v, const char *name, struct err *err);

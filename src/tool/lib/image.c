@@ -9,7 +9,8 @@
 #include <sys/stat.h>
 
 #define MANIFEST_MAX_BYTES (4 * 1024 * 1024)
-#define REMEDY "build it with `make image`, or set image_dir in the configuration"
+#define REMEDY                                                                                     \
+    "install lcow-guest or build it with `make image`, or set image_dir in the configuration"
 
 static int check_file(const char *name, const json_t *entry, struct err *err)
 {

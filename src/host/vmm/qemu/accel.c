@@ -176,7 +176,7 @@ int accel_choose(const struct accel_env *env, enum vm_accel want, bool allow_emu
 {
     enum accel_state s = ACCEL_BROKEN;
     enum reason reason;
-    AUTO_FREE char *why = want == VM_ACCEL_TCG ? str_dup("emulation is asked for but not allowed")
+    AUTO_FREE char *why = want == VM_ACCEL_TCG ? str_dup("emulation is requested but not allowed")
                                                : accel_describe(env, &s);
 
     if (s == ACCEL_WORKS || s == ACCEL_UNPROVEN) {
@@ -185,7 +185,7 @@ int accel_choose(const struct accel_env *env, enum vm_accel want, bool allow_emu
     }
     reason = s == ACCEL_BROKEN && want != VM_ACCEL_TCG ? REASON_KVM_BROKEN : REASON_NO_KVM;
     if (want == VM_ACCEL_KVM)
-        return err_because(err, reason, ERR_STATE, "hardware virtualization is asked for, but %s",
+        return err_because(err, reason, ERR_STATE, "hardware virtualization is required, but %s",
                            why);
     if (!allow_emulation)
         return err_because(err, reason, ERR_STATE,

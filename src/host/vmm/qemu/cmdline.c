@@ -38,19 +38,20 @@ static int check_log_level(const char *level, struct err *err)
 {
     for (const char *p = level; p && *p; p++)
         if (!islower((unsigned char)*p))
-            return err_set(err, ERR_INVALID, "log level \"%s\" of the agent is not a word", level);
+            return err_set(err, ERR_INVALID,
+                           "invalid log level \"%s\" of the agent: must be a word", level);
     return 0;
 }
 
 int qemu_doc_check(const struct vm_doc *doc, struct err *err)
 {
     if (!doc->id || !*doc->id || strlen(doc->id) > 200)
-        return err_set(err, ERR_INVALID, "the VM has no id, or one beyond 200 bytes");
+        return err_set(err, ERR_INVALID, "invalid VM id: must be 1–200 bytes");
     if (!doc->run_dir || doc->run_dir[0] != '/')
         return err_set(err, ERR_INVALID, "VM %s: the runtime directory is not an absolute path",
                        doc->id);
     if (!doc->kernel || !doc->initrd)
-        return err_set(err, ERR_INVALID, "VM %s: no kernel or no initrd is named", doc->id);
+        return err_set(err, ERR_INVALID, "VM %s: the kernel or the initrd is missing", doc->id);
     const struct {
         const char *what;
         uint32_t value, min, max;

@@ -61,8 +61,8 @@ int qemu_check_name(const char *what, const char *name, size_t max, struct err *
 
     if (n > 0 && n <= max && !name[n])
         return 0;
-    return err_set(err, ERR_INVALID, "\"%.64s\" is not a name of a %s: 1 to %zu of a-z 0-9 - _",
-                   name, what, max);
+    return err_set(err, ERR_INVALID, "invalid %s name \"%.64s\": must be 1–%zu of a-z 0-9 - _",
+                   what, name, max);
 }
 
 int qemu_check_runs(const struct qemu *q, const char *what, struct err *err)
@@ -240,8 +240,8 @@ static int start_proving(struct ctx *ctx, struct qemu *q, struct err *err)
     if (q->doc.accel == VM_ACCEL_KVM || !q->doc.allow_emulation)
         return err_wrap_because(err, REASON_KVM_FAILED,
                                 failed ? "first boot with KVM (set 'allow_emulation = true' in "
-                                         "/etc/lcow/lcow.conf or give --allow-emulation to go on "
-                                         "without)"
+                                         "/etc/lcow/lcow.conf or give --allow-emulation to "
+                                         "continue without KVM)"
                                        : "first boot with KVM");
     log_warn(&q->life, "the first boot with KVM failed; continuing with emulation", F_ERR(err));
     q->accel = (struct accel_choice){ .emulated = true };
@@ -266,7 +266,7 @@ static int start_clone(struct ctx *ctx, struct qemu *q, struct err *err)
     return start_again(ctx, q, err);
 }
 
-/* Whatever is left of a start that failed ends now, and wait tells why. */
+/* Ends what is left of a start that failed; wait() returns why it failed. */
 static void start_failed(struct qemu *q, const struct err *err)
 {
     struct vmm_exit exit = { .requested = q->dying,

@@ -16,7 +16,8 @@ struct vmm;
 struct vmm_template_opts;
 
 #define QEMU_PROGRAM "qemu-system-x86_64"
-#define QEMU_REMEDY "install qemu-system-x86 from bookworm-backports; scripts/deps does it"
+#define QEMU_REMEDY "install qemu-system-x86 (Debian 12: from bookworm-backports)"
+#define IMAGE_REMEDY "install lcow-guest again, or build it with 'make image'"
 #define QEMU_VERSION_MIN_MAJOR 7
 #define QEMU_VERSION_MIN_MINOR 2
 /* Older ones open a template's memory for writing in each clone. */

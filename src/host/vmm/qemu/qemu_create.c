@@ -119,7 +119,7 @@ static int open_image(const char *what, const char *path, void *head, size_t len
 
     if (fd < 0 && errno == ENOENT)
         return err_because(err, REASON_IMAGE_MISSING, ERR_NOT_FOUND,
-                           "%s %s is not there; build it with 'make image'", what, path);
+                           "%s %s does not exist; " IMAGE_REMEDY, what, path);
     if (fd < 0 || fstat(fd, &st) < 0)
         return err_sys(err, errno, "open %s %s", what, path);
     if (!S_ISREG(st.st_mode))
@@ -130,8 +130,7 @@ static int open_image(const char *what, const char *path, void *head, size_t len
         return err_sys(err, (int)-n, "read %s %s", what, path);
     if ((size_t)n < len)
         return err_because(err, REASON_IMAGE_DAMAGED, ERR_DATA_LOSS,
-                           "%s %s is damaged (%zd bytes); build it again with 'make image'", what,
-                           path, n);
+                           "%s %s is damaged (%zd bytes); " IMAGE_REMEDY, what, path, n);
     *ret = TAKE_FD(fd);
     return 0;
 }
@@ -149,17 +148,14 @@ static int open_images(void *job, struct err *err)
         elf.e_machine != EM_X86_64 || elf.e_phnum == 0)
         return err_because(
             err, REASON_IMAGE_DAMAGED, ERR_DATA_LOSS,
-            "kernel %s is damaged or not a vmlinux (an ELF file for x86-64); build it again "
-            "with 'make image'",
+            "kernel %s is damaged or not a vmlinux (an ELF file for x86-64); " IMAGE_REMEDY,
             j->kernel);
     if (open_image("initrd", j->initrd, magic, sizeof(magic), &j->initrd_fd, err) < 0)
         return -1;
     /* Ours is never compressed: the guest would take longer to unpack it than to read it. */
     if (memcmp(magic, "070701", 6) != 0)
-        return err_because(
-            err, REASON_IMAGE_DAMAGED, ERR_DATA_LOSS,
-            "initrd %s is damaged or not a cpio archive; build it again with 'make image'",
-            j->initrd);
+        return err_because(err, REASON_IMAGE_DAMAGED, ERR_DATA_LOSS,
+                           "initrd %s is damaged or not a cpio archive; " IMAGE_REMEDY, j->initrd);
     return 0;
 }
 

@@ -405,7 +405,7 @@ int qemu_nic_add(struct ctx *ctx, struct vmm *v, const struct vmm_nic *nic, stru
         return err_wrap(err, "add a NIC");
     plug_sweep(ctx, q);
     if (plug_find(q, &nic_kind, nic->id))
-        return err_set(err, ERR_EXISTS, "add a NIC: there is a NIC %s", nic->id);
+        return err_set(err, ERR_EXISTS, "add a NIC: %s already exists", nic->id);
     return plug_add(ctx, q, &what, make_nic, nic, err) < 0 ? err_wrap(err, "add a NIC") : 0;
 }
 
@@ -606,7 +606,7 @@ static int check_pci(struct qemu *q, const char *address, const char *id, struct
         qemu_check_runs(q, "add a PCI device", err) < 0)
         return -1;
     if (plug_find(q, &pci_kind, id))
-        return err_set(err, ERR_EXISTS, "there is a device %s", id);
+        return err_set(err, ERR_EXISTS, "device %s already exists", id);
     LIST_FOR (const struct plug, p, &q->plugs, node) {
         if (p->kind != &pci_kind || !str_eq(p->label, address))
             continue;

@@ -36,7 +36,7 @@ static void take_line(const struct ctx *ctx, struct qemu_words *w)
     if (n == 0 || w->kvm_error[0])
         return;
     if (strstr(w->line, "warning: ")) {
-        log_debug(ctx, "qemu warns", F_STR("text", w->line));
+        log_debug(ctx, "warning of QEMU", F_STR("text", w->line));
         return;
     }
     if (says_kvm_failed(w->line)) {

@@ -93,7 +93,7 @@ static int change(struct ctx *ctx, struct follower *f, struct follow_mount *m, s
     const char *below = follow_below(&f->mounts, m);
     struct err why = ERR_INIT;
     int r = m->there && f->stuck >= STUCK_MAX
-                ? err_set(&why, ERR_EXHAUSTED, "too many mounts below it did not answer")
+                ? err_set(&why, ERR_EXHAUSTED, "too many file systems below it do not answer")
             : m->there ? qemu_share_show(&limited, f->q, f->name, below, m->point, m->id, &f->ids,
                                          f->read_only, &why)
                        : qemu_share_hide(&limited, f->q, f->name, below, &why);

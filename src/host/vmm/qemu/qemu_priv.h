@@ -136,8 +136,8 @@ struct qemu {
     /* From start on. */
     enum qemu_form form;
     const struct template_draft *draft; /* of a template that is being built; borrowed */
-    bool dialled;                       /* the guest has said its token */
-    uint64_t grown_bytes;               /* by virtio-mem, as QEMU told last */
+    bool dialled;                       /* the guest has sent its token */
+    uint64_t grown_bytes;               /* by virtio-mem, by QEMU's last event */
     bool ready;                         /* a template's agent waits for its token */
     uint64_t cpu_ids;                   /* bit N: the vCPU "cpu-N" was added and is there */
     bool proving;

@@ -122,7 +122,7 @@ static void watch(void *arg)
 
     life.cancel = NULL; /* nothing but its end ends this */
     if (child_wait(&life, p->child, &status, &err) < 0)
-        log_error(&life, "qemu cannot be watched", F_ERR(&err));
+        log_error(&life, "cannot watch QEMU", F_ERR(&err));
     /* Its last words are in the sockets already; then their ends follow. */
     struct ctx drain = ctx_with_timeout(&life, QEMU_DRAIN_NS);
     if (fibers_wait(&drain, &p->readers, "qemu's last words", &err) < 0 ||

@@ -91,7 +91,7 @@ int qemu_set_memory(struct ctx *ctx, struct vmm *v, uint32_t mib, struct err *er
     while (r == 0 && q->grown_bytes != bytes && !qemu_is_gone(q))
         if (waitq_wait(&limited, &q->stage_q, "the guest to take or give memory", err) < 0)
             r = err_wrap(
-                err, "memory of %u MiB: the guest has come to %llu MiB", mib,
+                err, "memory of %u MiB: the guest has reached %llu MiB", mib,
                 (unsigned long long)(qemu_base_doc(q)->memory_mib + (q->grown_bytes >> 20)));
     return r;
 }

@@ -15,8 +15,8 @@
 #define END_NS (20 * NS_PER_S)
 #define CPUINFO_MAX (8u << 20)
 
-/* A clone that has not come to life by then is given up. It takes a tenth of a second, but fifty at
- * once on two processors take turns, and a cold start would not be sooner there. */
+/* A clone that does not run by then is killed. It takes a tenth of a second, but fifty at once on
+ * two processors take turns, and a cold start would not be sooner there. */
 #define RESTORE_NS (30 * NS_PER_S)
 
 /* If QEMU crashes before that, its template is a suspect. */
@@ -281,14 +281,15 @@ static int migration_wait(struct ctx *ctx, struct qemu *q, struct err *err)
 static int await_life(struct ctx *ctx, struct qemu *q, struct err *err)
 {
     while (!q->dialled)
-        if (wait_change(ctx, q, "the clone to come to life", err) < 0)
+        if (wait_change(ctx, q, "the clone to run", err) < 0)
             return -1;
     return 0;
 }
 
-/* Before anybody counts on it. The guest adds it while it connects, so this costs next to
- * nothing. The rest of a large VM comes faster than a program can use it up (measured under
- * emulation: 2 GB/s); a guest that does not is one with less memory, no reason to end it. */
+/* Waits for the first part of a clone's memory, before a container can need it. The guest adds it
+ * while it connects, so this costs next to nothing. The rest of a large VM comes faster than a
+ * program can use it up (measured under emulation: 2 GB/s). A guest that does not add its memory
+ * has less of it, which is not a reason to end its VM. */
 static void await_memory(struct ctx *ctx, struct qemu *q)
 {
     uint64_t all = qemu_grow_bytes(q, q->doc.memory_mib);
@@ -337,7 +338,7 @@ void qemu_clone_ended(struct qemu *q, struct qemu_proc *p)
     if (q->form != QEMU_CLONE || q->restored_at == 0 || q->doc.template_draft ||
         loop_now(q->loop) - q->restored_at > SUSPECT_NS || !is_fault(p))
         return;
-    q->restored_at = 0; /* told once */
+    q->restored_at = 0; /* counted once */
     if (template_strike(q->doc.template_dir, q->tpl_key, p->exit.why)) {
         q->want_template = true;
         log_warn(&q->life, "template marked bad; it will be rebuilt", F_STR("template", q->tpl_key),
@@ -479,7 +480,7 @@ static void prune(struct ctx *ctx, struct qemu *q)
 
     if (template_prune(q->doc.template_dir, q->tpl_key, loop_wall(q->loop), say_pruned, ctx, &err) <
         0)
-        log_warn(ctx, "old templates stay", F_ERR(&err));
+        log_warn(ctx, "could not remove old templates", F_ERR(&err));
 }
 
 static int build(struct ctx *ctx, struct qemu *q, const struct vmm_template_opts *opts,

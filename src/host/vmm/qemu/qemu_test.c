@@ -466,7 +466,7 @@ TEST_FIBER(a_failed_create_leaves_nothing_and_can_be_repeated)
     f.fixture.doc = good, f.fixture.doc.vmm_path = "/nonexistent/qemu";
     ASSERT_FAIL(f.fixture.v->ops->create(ctx, f.fixture.v, &f.fixture.doc, &err), err,
                 ERR_NOT_FOUND);
-    ASSERT_MSG_HAS(err.msg, "scripts/deps");
+    ASSERT_MSG_HAS(err.msg, "bookworm-backports");
     f.fixture.doc = good, f.fixture.doc.allow_emulation = false;
     ASSERT_FAIL(f.fixture.v->ops->create(ctx, f.fixture.v, &f.fixture.doc, &err), err, ERR_STATE);
     ASSERT_EQ(err.reason, REASON_NO_KVM);

@@ -79,8 +79,9 @@ static bool has_data(int fd)
     return recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
 }
 
-/* The other end is gone without a word: no packet will ever tell the readers. What has arrived
- * stays readable; over vsock a shutdown would throw it away, so those with data stay for now. */
+/* The other end is gone and has closed nothing: no packet will ever wake the readers. What has
+ * arrived stays readable; over vsock a shutdown would throw it away, so those with data stay for
+ * now. */
 static void end_given(struct qlink *l, bool all)
 {
     size_t n = 0;
@@ -235,7 +236,7 @@ static void accept_loop(void *arg)
             break;
     }
     if (!l->closed)
-        log_error(&l->ctx, "link: no more connections", F_ERR(&err));
+        log_error(&l->ctx, "link: no longer accepting connections", F_ERR(&err));
 }
 
 /* --- ports --- */

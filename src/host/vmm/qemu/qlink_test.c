@@ -130,7 +130,7 @@ static struct stream *dial(struct ctx *ctx, struct qlink *l, uint32_t port, uint
     return s;
 }
 
-/* The other side closed it without a word. */
+/* The other side closed it and sent nothing. */
 static void assert_closed(struct ctx *ctx, struct stream *s)
 {
     char byte;

@@ -322,8 +322,8 @@ static void check_idle(const struct qmp_client *c, struct saved *s)
         saved_fail(s, "a command to QEMU is under way");
 }
 
-/* Not saved: QEMU's version, which connect has told, and commands whose callers gave up. QEMU has
- * these; their answers are dropped. */
+/* Not saved: QEMU's version, which the caller has from connect, and commands whose callers gave up.
+ * QEMU has these; their answers are dropped. */
 void qmp_client_saved(struct saved *s, uint32_t field, const struct qmp_client_opts *opts,
                       struct qmp_client **client)
 {

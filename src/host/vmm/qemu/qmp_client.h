@@ -1,7 +1,7 @@
-/* qmp_client.h - speaking QMP with one QEMU over a stream. Many commands may be in flight, told
- * apart by their ids; a reader and a writer fiber move the bytes. QEMU may be hostile: silence
- * ends with the caller's deadline; rubbish, a huge message or the end of the stream fail every
- * call, present and later, with ERR_UNAVAILABLE.
+/* qmp_client.h - speaking QMP with one QEMU over a stream. Many commands may be in flight,
+ * distinguished by their ids; a reader and a writer fiber move the bytes. QEMU may be hostile:
+ * silence ends with the caller's deadline; rubbish, a huge message or the end of the stream fail
+ * every call, present and later, with ERR_UNAVAILABLE.
  *
  * Life: new -> connect -> call … -> close -> join -> free. close never waits. */
 #pragma once
