@@ -56,7 +56,6 @@ VM_ROWS = [
     ("gcs_program_kib", "agent's program, in the initramfs", "KiB"),
     ("gcs_wakeups_s", "agent's wake-ups when idle", "/s"),
     ("crun_in_guest_ms", "crun run true, in the guest", "ms"),
-    ("runc_in_guest_ms", "runc run true, in the guest", "ms"),
     ("runc_itself_ms", "runc run true, on the host", "ms"),
 ]
 
