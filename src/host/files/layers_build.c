@@ -29,7 +29,6 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #define MIB (UINT64_C(1) << 20)
@@ -45,7 +44,8 @@
 #define MEMORY_MAX (UINT64_C(2) << 30) /* of mkfs.erofs */
 #define ENTRY_BYTES 256 /* of metadata for each file: more than it needs on average */
 #define SALT_BYTES 32
-#define TRIES 4 /* a prune may remove the draft's directory before it is locked */
+#define FULL_BYTES (64 * 1024) /* with less it ran out of space */
+#define TRIES 4                /* a prune may remove the draft's directory before it is locked */
 
 struct job {
     const char *dir, *path; /* the store, the layer */
@@ -304,6 +304,19 @@ static int run_in_jail(struct ctx *ctx, struct job *j, int said, int *ret_status
     return r;
 }
 
+/* Not every version says why a write failed. As process 1 of its jail it has an error instead of
+ * SIGXFSZ. */
+static bool ran_full(const struct job *j, const char *words)
+{
+    struct statvfs fs;
+    struct stat st;
+
+    return strstr(words, "No space left") || strstr(words, "-28]") ||
+           strstr(words, "File too large") || strstr(words, "Failed to write data") ||
+           (fstatvfs(j->out, &fs) == 0 && fs.f_bavail * fs.f_frsize < FULL_BYTES) ||
+           (fstat(j->out, &st) == 0 && (uint64_t)st.st_size + FULL_BYTES > j->o.max_mib * MIB);
+}
+
 static int pack(struct ctx *ctx, struct job *j, struct err *err)
 {
     AUTO_FD int said = memfd_create(LAYERS_PROGRAM, MFD_CLOEXEC);
@@ -317,10 +330,7 @@ static int pack(struct ctx *ctx, struct job *j, struct err *err)
     AUTO_FREE char *words = last_words(said, &complained);
     if (status == 0 && !complained)
         return 0;
-    /* As process 1 of its jail it has an error instead of SIGXFSZ. */
-    bool full = strstr(words, "No space left") || strstr(words, "-28]") ||
-                strstr(words, "File too large") || strstr(words, "Failed to write data") ||
-                (WIFSIGNALED(status) && WTERMSIG(status) == SIGXFSZ);
+    bool full = ran_full(j, words);
     if (full)
         return err_because(err, REASON_DISK_FULL, ERR_EXHAUSTED,
                            "no space for the image of %s in %s: %s", j->path, j->dir, words);
