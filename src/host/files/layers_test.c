@@ -242,7 +242,7 @@ TEST_FIBER(verify_finds_a_changed_bit_and_a_changed_file)
     ASSERT_FAIL(layers_verify(s.dir, keys.v[0], &info, &err), err, ERR_STATE);
 }
 
-/* A layer that failed and is never used again must not leave its record for ever. */
+/* A layer that failed and is never used again must not leave its record without limit. */
 TEST_FIBER(a_failure_is_forgotten_a_week_after_the_last_attempt)
 {
     STORE(s);
