@@ -213,10 +213,12 @@ static int enter(void *arg, struct err *err)
     const rlim_t most = (rlim_t)(j->o.max_mib * MIB);
 
     (void)file_put("/proc/self/oom_score_adj", "1000"); /* a host without /proc has no OOM scores */
+    if (jail_setup(j->jail, err) < 0)
+        return -1;
     if (setrlimit(RLIMIT_FSIZE, &(struct rlimit){ most, most }) < 0 ||
         setrlimit(RLIMIT_AS, &(struct rlimit){ MEMORY_MAX, MEMORY_MAX }) < 0)
         return err_sys(err, errno, "set limits of " LAYERS_PROGRAM);
-    return jail_setup(j->jail, err) < 0 ? -1 : layers_confine(err);
+    return layers_confine(err);
 }
 
 /* Its last line, for an error. *ret_complained: there is an error message, in spite of which
