@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SPLICE_BYTES (256 * 1024)
+#define SPLICE_BYTES (1024 * 1024)
 #define PACK_BYTES (64 * 1024) /* what a pipe holds usually: more would not fit in any case */
 #define TURN_CALLS 64          /* reads and writes in a row that found their side ready */
 
@@ -257,8 +257,8 @@ void stream_pack(struct stream *to)
         self(to)->packs = self(to)->is_pipe;
 }
 
-/* How much of what from has is to be copied, since it takes too much of the pipe otherwise; 0: it
- * is to be spliced, or the pipe is full. */
+/* How much is to be copied at most, since it takes too much of the pipe otherwise; 0: it is to be
+ * spliced, or the pipe is full. What has not come yet is copied, too: it may come at any moment. */
 static size_t to_pack(const struct fd_stream *from, const struct fd_stream *to)
 {
     int ready, unread, size;
@@ -266,8 +266,8 @@ static size_t to_pack(const struct fd_stream *from, const struct fd_stream *to)
     if (!to->packs || !from->is_socket)
         return 0;
     if (ioctl(from->base.fd, FIONREAD, &ready) < 0)
-        ready = 1; /* a kind of socket that does not tell */
-    if (ready <= 0 || ready >= PACK_BYTES || ioctl(to->base.fd, FIONREAD, &unread) < 0)
+        ready = 0; /* a kind of socket that does not tell */
+    if (ready >= PACK_BYTES || ioctl(to->base.fd, FIONREAD, &unread) < 0)
         return 0;
     size = fcntl(to->base.fd, F_GETPIPE_SZ);
     return size > unread ? (size_t)(size - unread) : 0;
