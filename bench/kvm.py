@@ -7,7 +7,7 @@ import sys
 
 import cells
 
-PARTS = ("shims", "calls", "inpod", "vms", "clones", "cri", "parallel", "density")
+PARTS = ("shims", "calls", "stats", "inpod", "vms", "clones", "cri", "parallel", "density")
 SECONDS = 2 * 3600  # a ceiling for a busy machine
 
 

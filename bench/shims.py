@@ -23,7 +23,6 @@ CLOCK = 10   # seconds after a VM's start in which the shim compares its clock
 IDLE = 10    # seconds over which wake-ups are counted
 TURNS = 20   # of calls
 PATIENCE = 180  # seconds to wait for the other's turn
-POLLED = 20  # seconds, each a value
 TYPE_PROCESS = "types.containerd.io/opencontainers/runtime-spec/1/Process"
 
 
@@ -186,26 +185,6 @@ def echo_us(client, count):
     finally:
         ours.close()
         os.waitpid(pid, 0)
-
-
-def polled(t, count):
-    """CPU of the shim while its containers are asked for their statistics a hundred times a second."""
-    names = [f"p{i}" for i in range(count)]
-    for name in names:
-        t.detach(*group("c1", "container"), name, "sleep", "100000")
-    client, shim = Client(t, "c1"), t.shim_pid()
-    shares, rounds = [], 100 // count
-    for _ in range(POLLED):
-        before, begin = procfs.cpu_s(shim), time.monotonic()
-        for n in range(rounds):
-            for name in names:
-                client.call("Stats", text(1, name))
-            time.sleep(max(0, begin + (n + 1) / rounds - time.monotonic()))
-        shares.append((procfs.cpu_s(shim) - before) / (time.monotonic() - begin) * 100)
-    client.socket.close()
-    for name in names:
-        t.ctr("tasks", "rm", "-f", name)
-    return {"polled_percent": summary(shares)}
 
 
 def in_pod(t, n, turn, others):
@@ -403,7 +382,6 @@ def measure(t, n):
         found.attempt("calls that wait", parked_fibers, client, shim, n["fibers"])
         found.attempt("upgrades", upgrades, t, n["upgrade"])
     client.socket.close()
-    found.attempt("polled", polled, t, n["polled"])
     found.attempt("exits", exits, t, n["exit"])
     found.attempt("start", starts, t, n["start"])
     return found

@@ -87,27 +87,54 @@ int stream_flush(struct ctx *ctx, struct stream *to, struct sbuf *pending, struc
     return flush(ctx, to, pending, &(uint64_t){ 0 }, err);
 }
 
-/* The buffer lives only between "there is something" and "it is written": an idle relay has
- * none. */
+/* Up to most bytes (at most COPY_BYTES), as soon as there are any. 1: the end. The buffer lives
+ * only between "there is something" and "it is written": an idle relay has none. */
+static int copy_some(struct ctx *ctx, struct stream *from, struct stream *to, size_t most,
+                     struct sbuf *pending, uint64_t *bytes, uint64_t *turn, char *side,
+                     struct err *err)
+{
+    size_t n;
+
+    *side = 'r';
+    if (from->ops->ready(ctx, from, err) < 0 ||
+        stream_read(ctx, from, sbuf_room(pending, COPY_BYTES), most, &n, err) < 0)
+        return -1;
+    if (n == 0)
+        return 1;
+    pending->len = n;
+    *side = 'w';
+    return flush(ctx, to, pending, bytes, err) < 0 ? -1 : stream_take_turns(ctx, turn, n, err);
+}
+
+/* 0: the end; else as stream_splice(). */
+static int splice_and_pack(struct ctx *ctx, struct stream *from, struct stream *to,
+                           struct sbuf *pending, uint64_t *bytes, char *side, struct err *err)
+{
+    uint64_t turn = 0;
+
+    for (;;) {
+        size_t most = 0;
+        int r = stream_splice(ctx, from, to, bytes, &most, side, err);
+
+        if (r != STREAM_PACK)
+            return r;
+        r = copy_some(ctx, from, to, most < COPY_BYTES ? most : COPY_BYTES, pending, bytes, &turn,
+                      side, err);
+        if (r != 0)
+            return r < 0 ? -1 : 0;
+    }
+}
+
 static int copy_by_buffer(struct ctx *ctx, struct stream *from, struct stream *to,
                           struct sbuf *pending, uint64_t *bytes, char *side, struct err *err)
 {
     uint64_t turn = 0;
+    int r;
 
-    for (size_t n;;) {
-        *side = 'r';
-        if (from->ops->ready(ctx, from, err) < 0 ||
-            stream_read(ctx, from, sbuf_room(pending, COPY_BYTES), COPY_BYTES, &n, err) < 0)
-            return -1;
-        if (n == 0)
-            return 0;
-        pending->len = n;
-        *side = 'w';
-        if (flush(ctx, to, pending, bytes, err) < 0)
-            return -1;
-        if (stream_take_turns(ctx, &turn, n, err) < 0)
-            return -1;
-    }
+    do
+        r = copy_some(ctx, from, to, COPY_BYTES, pending, bytes, &turn, side, err);
+    while (r == 0);
+    return r < 0 ? -1 : 0;
 }
 
 static int copy(struct ctx *ctx, struct stream *from, struct stream *to, struct sbuf *pending,
@@ -117,8 +144,10 @@ static int copy(struct ctx *ctx, struct stream *from, struct stream *to, struct 
     int r = flush(ctx, to, pending, bytes, err);
 
     if (r == 0)
-        r = from->fd >= 0 && to->fd >= 0 ? stream_splice(ctx, from, to, bytes, &side, err) : 1;
-    if (r > 0) /* not to be spliced */
+        r = from->fd >= 0 && to->fd >= 0
+                ? splice_and_pack(ctx, from, to, pending, bytes, &side, err)
+                : STREAM_UNSPLICED;
+    if (r == STREAM_UNSPLICED)
         r = copy_by_buffer(ctx, from, to, pending, bytes, &side, err);
     if (ret_side)
         *ret_side = side;

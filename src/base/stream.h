@@ -60,6 +60,10 @@ int stream_shutdown(struct stream *s, int how);
  * exists only while bytes flow. *ret_bytes (may be NULL) counts what was written, meanwhile too. */
 int stream_copy(struct ctx *ctx, struct stream *from, struct stream *to, uint64_t *ret_bytes,
                 char *ret_side, struct err *err);
+/* For a pipe whose reader may come late: what a copy moves into it shares pages, so that it holds
+ * as many bytes as if they were written. Of what is spliced, each packet takes a page, however
+ * small it is. */
+void stream_pack(struct stream *to);
 /* The same for a copy that can be stopped at any wait and continued later, by another program too:
  * bytes that were read and are not written yet are in *pending, and are written first. An idle
  * relay has none. After an error, *pending has what was not written; caller releases. */

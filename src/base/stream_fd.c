@@ -8,12 +8,14 @@
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SPLICE_BYTES (256 * 1024)
-#define TURN_CALLS 64 /* reads and writes in a row that found their side ready */
+#define SPLICE_BYTES (1024 * 1024)
+#define PACK_BYTES (64 * 1024) /* what a pipe holds usually: more would not fit in any case */
+#define TURN_CALLS 64          /* reads and writes in a row that found their side ready */
 
 struct fd_stream {
     struct stream base;
@@ -24,6 +26,7 @@ struct fd_stream {
     unsigned in_a_row;
     bool ended; /* shut down for reading: reads return the end */
     bool is_socket, is_pipe, is_tty;
+    bool packs; /* stream_pack() */
 };
 
 static const struct stream_ops fd_stream_ops;
@@ -248,11 +251,34 @@ static const struct stream_ops fd_stream_ops = {
 
 /* --- splice --- */
 
+void stream_pack(struct stream *to)
+{
+    if (to->ops == &fd_stream_ops)
+        self(to)->packs = self(to)->is_pipe;
+}
+
+/* How much is to be copied at most, since it takes too much of the pipe otherwise; 0: it is to be
+ * spliced, or the pipe is full. What has not come yet is copied, too: it may come at any moment. */
+static size_t to_pack(const struct fd_stream *from, const struct fd_stream *to)
+{
+    int ready, unread, size;
+
+    if (!to->packs || !from->is_socket)
+        return 0;
+    if (ioctl(from->base.fd, FIONREAD, &ready) < 0)
+        ready = 0; /* a kind of socket that does not tell */
+    if (ready >= PACK_BYTES || ioctl(to->base.fd, FIONREAD, &unread) < 0)
+        return 0;
+    size = fcntl(to->base.fd, F_GETPIPE_SZ);
+    return size > unread ? (size_t)(size - unread) : 0;
+}
+
 /* Moves up to SPLICE_BYTES once. Bytes moved, 0 at the end of from, or -errno; waits as needed.
+ * *ret_pack: nothing was moved, since so many bytes are to be copied.
  * EAGAIN does not say which side was not ready, so ask both: what came in the meantime makes no
  * new edge, and waiting for one on the wrong side would never end. */
 static ssize_t splice_once(struct ctx *ctx, struct fd_stream *from, struct fd_stream *to,
-                           char *side, struct err *err)
+                           size_t *ret_pack, char *side, struct err *err)
 {
     for (;;) {
         *side = 'r';
@@ -262,6 +288,9 @@ static ssize_t splice_once(struct ctx *ctx, struct fd_stream *from, struct fd_st
             *side = 'w';
             return -EPIPE;
         }
+        *ret_pack = to_pack(from, to);
+        if (*ret_pack > 0)
+            return 1;
 
         ssize_t n = splice(from->base.fd, NULL, to->base.fd, NULL, SPLICE_BYTES,
                            SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
@@ -287,25 +316,27 @@ static ssize_t splice_once(struct ctx *ctx, struct fd_stream *from, struct fd_st
 }
 
 int stream_splice(struct ctx *ctx, struct stream *from, struct stream *to, uint64_t *bytes,
-                  char *side, struct err *err)
+                  size_t *ret_pack, char *side, struct err *err)
 {
     struct fd_stream *f = self(from), *t = self(to);
 
     /* Two sockets would need a pipe in between; a terminal or file gains nothing. */
     if (f->base.ops != &fd_stream_ops || t->base.ops != &fd_stream_ops || f->is_tty || t->is_tty ||
         !(f->is_pipe || t->is_pipe))
-        return 1;
+        return STREAM_UNSPLICED;
     for (uint64_t turn = 0;;) {
-        ssize_t n = splice_once(ctx, f, t, side, err);
+        ssize_t n = splice_once(ctx, f, t, ret_pack, side, err);
 
-        if (n > 0) {
+        if (*ret_pack > 0) {
+            return STREAM_PACK;
+        } else if (n > 0) {
             *bytes += (uint64_t)n;
             if (stream_take_turns(ctx, &turn, (uint64_t)n, err) < 0)
                 return -1;
         } else if (n == 0) {
             return 0;
         } else if (n == -EINVAL) {
-            return 1;
+            return STREAM_UNSPLICED;
         } else if (n == -ECANCELED) {
             return -1; /* err is set */
         } else {

@@ -121,8 +121,9 @@ static void pruned(void *arg, const char *key, const char *why)
 
 static int prune(struct ctx *ctx, struct tool *t, struct err *err)
 {
-    const struct layers_opts o = opts_of(t);
+    struct layers_opts o = opts_of(t);
 
+    o.now_ns = loop_wall(ctx->loop);
     t->json = t->opts.json ? json_array() : NULL;
     return layers_prune(&o, NULL, pruned, t, err) < 0 ? -1 : TOOL_OK;
 }

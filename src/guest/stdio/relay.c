@@ -15,9 +15,10 @@
 #include <unistd.h>
 
 #define CHUNK 16384
-/* Four times the default, because switches between the process and the relay are expensive in a VM.
- * The pipe uses memory only while a reader is slow. */
-#define PIPE_BYTES (256 * 1024)
+/* Larger than the default, because switches between the process and the relay are expensive in a
+ * VM. A pipe uses memory only while a reader is slow; that of output is the container's own. */
+#define INPUT_BYTES (256 * 1024)
+#define OUTPUT_BYTES (1024 * 1024)
 
 /* One of the three streams; input and output differ in direction. */
 struct half {
@@ -43,7 +44,8 @@ int relay_open(struct loop *loop, struct relay **ret, struct stdio_fds *ret_ends
 
         if (pipe2(fds, O_CLOEXEC) < 0)
             return err_sys(err, errno, "pipe");
-        (void)fcntl(fds[0], F_SETPIPE_SZ, PIPE_BYTES); /* on failure it keeps the default size */
+        /* On failure it keeps the default size. */
+        (void)fcntl(fds[0], F_SETPIPE_SZ, i == 0 ? INPUT_BYTES : OUTPUT_BYTES);
         ours.fd[i] = fds[i == 0];
         theirs.fd[i] = fds[i != 0];
     }

@@ -25,6 +25,7 @@
 #define FAILURE_MAX 2048
 #define RETRY_NS (UINT64_C(600) * 1000000000)
 #define RETRY_MOST_NS (UINT64_C(24) * 3600 * 1000000000)
+#define FORGET_NS (7 * RETRY_MOST_NS) /* since the last attempt: its layer is gone or not used */
 #define MIB (UINT64_C(1) << 20)
 
 #define XFS_MAGIC 0x58465342
@@ -332,6 +333,14 @@ static bool failed_lately(const char *dir, const char *key, uint64_t now_ns)
     return now_ns < owned_mtime_ns(&st) + (wait < RETRY_MOST_NS ? wait : RETRY_MOST_NS);
 }
 
+bool layers_is_at(int fd, const char *path)
+{
+    struct stat at, is;
+
+    return fstat(fd, &is) == 0 && lstat(path, &at) == 0 && at.st_ino == is.st_ino &&
+           at.st_dev == is.st_dev;
+}
+
 static bool is_being_built(const char *dir, const char *key)
 {
     AUTO_FREE char *path = str_format("%s/" LAYERS_NEW "%s", dir, key);
@@ -461,18 +470,35 @@ static int newest_first(const void *a, const void *b)
     return (x->used_ns < y->used_ns) - (x->used_ns > y->used_ns);
 }
 
-/* Of builders that are gone; and failures that count no more. */
-static void sweep(const char *dir)
+/* What a builder that is gone was at. While it is opened and locked, its builder may publish it,
+ * and the next one begin in its place. */
+static void sweep_draft(const char *path)
 {
-    AUTO(closedir) DIR *d = opendir(dir);
+    AUTO_FD int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0 && layers_is_at(fd, path))
+        (void)dir_remove(path); /* it only takes space; the next one tries again */
+}
+
+static void sweep_failure(const char *path, uint64_t now_ns)
+{
+    struct stat st;
+
+    if (now_ns > FORGET_NS && lstat(path, &st) == 0 && owned_mtime_ns(&st) < now_ns - FORGET_NS)
+        (void)unlink(path);
+}
+
+static void sweep(const struct layers_opts *o)
+{
+    AUTO(closedir) DIR *d = opendir(o->dir);
 
     for (struct dirent *e; d && (e = readdir(d));) {
-        AUTO_FREE char *path = str_format("%s/%s", dir, e->d_name);
-        bool draft = str_starts(e->d_name, LAYERS_NEW);
-        AUTO_FD int fd = draft ? open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
+        AUTO_FREE char *path = str_format("%s/%s", o->dir, e->d_name);
 
-        if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
-            (void)dir_remove(path); /* it only takes space; the next one tries again */
+        if (str_starts(e->d_name, LAYERS_NEW))
+            sweep_draft(path);
+        else if (str_starts(e->d_name, FAILED))
+            sweep_failure(path, o->now_ns);
     }
 }
 
@@ -497,7 +523,7 @@ int layers_prune(const struct layers_opts *o, const char *keep,
     uint64_t total = 0;
     size_t n = 0;
 
-    sweep(o->dir);
+    sweep(o);
     if (layers_list(o->dir, &keys, err) < 0)
         return -1;
     AUTO_FREE struct aged *all = mem_zalloc((keys.n + 1) * sizeof(*all));

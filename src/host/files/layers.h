@@ -39,6 +39,7 @@ struct layers_opts {
     uint32_t max_mib;                       /* of all images */
     uint32_t free_mib;                      /* to be left in the file system */
     bool verity;                            /* with a hash tree */
+    uint64_t now_ns;                        /* wall clock, for layers_prune; 0: failures stay */
     uint32_t worth;                         /* files in a layer, on average, to attach a disk */
     void (*on_step)(enum layers_step step); /* for tests; NULL */
 };
@@ -96,7 +97,8 @@ int layers_look(const char *dir, const char *key, struct layers_info *ret, struc
  * when the image was made (ERR_STATE). Caller releases *ret. */
 int layers_verify(const char *dir, const char *key, struct layers_info *ret, struct err *err);
 int layers_remove(const char *dir, const char *key, struct err *err);
-/* Removes incomplete images of builders that are gone, images that are damaged, those whose
+/* Removes incomplete images of builders that are gone, failures that are older than a week, images
+ * that are damaged, those whose
  * directory is gone or another one by now, and the longest unused while all have more than max_mib;
  * never keep, which may be NULL. VMs that use them are not affected. Calls removed, which may be
  * NULL, for each image. */

@@ -1,7 +1,8 @@
 /* layers_build.c - makes a layer's image. A thread locks and looks (the directory may be on a
- * device that does not answer), mkfs.erofs runs in a mount namespace of its own in which it sees
- * the layer alone, read-only and without what is mounted below it, and a thread seals and publishes
- * what it wrote. If the directory changed meanwhile, the image is discarded. */
+ * device that does not answer), mkfs.erofs runs in a jail (host/jail/jail.h) in which it sees the
+ * system's libraries, the layer, read-only and without what is mounted below it, and one file to
+ * write, and a thread seals and publishes what it wrote. If the directory changed meanwhile, the
+ * image is discarded. */
 #include "base/child.h"
 #include "base/clock.h"
 #include "base/ctx.h"
@@ -15,30 +16,36 @@
 #include "base/sha256.h"
 #include "host/files/layers_priv.h"
 #include "host/files/tree_priv.h"
+#include "host/jail/jail.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
-#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #define MIB (UINT64_C(1) << 20)
 #define VERSION_NS (20 * NS_PER_S)
 #define SAID_MAX 4096
-#define TREE_FD (CHILD_SAFE_FD + 1)
+#define HIGH_FD (CHILD_SAFE_FD + 1)
+#define ROOT "root"    /* in the draft, where the jail is mounted */
+#define LAYER "/layer" /* in the jail, as is the next */
+#define IMAGE "/image"
+#define NOBODY 65534
+/* CAP_DAC_READ_SEARCH: files of all owners. CAP_SYS_ADMIN: trusted attributes. */
+#define CAPS (UINT64_C(1) << 2 | UINT64_C(1) << 21)
 #define MEMORY_MAX (UINT64_C(2) << 30) /* of mkfs.erofs */
 #define ENTRY_BYTES 256 /* of metadata for each file: more than it needs on average */
 #define SALT_BYTES 32
-#define TRIES 4 /* a prune may remove the draft's directory before it is locked */
+#define FULL_BYTES (64 * 1024) /* with less it ran out of space */
+#define TRIES 4                /* a prune may remove the draft's directory before it is locked */
 
 struct job {
     const char *dir, *path; /* the store, the layer */
@@ -47,6 +54,8 @@ struct job {
     char key[LAYERS_KEY_SIZE];
     int lock; /* the draft's directory */
     int tree; /* the layer as a mount of its own */
+    int out;  /* the image, too */
+    struct jail *jail;
     int scan_fd;
     struct layers_scan scan;
     struct layers_info info; /* what is known of it so far; complete if it exists */
@@ -59,6 +68,7 @@ static void drop(void *arg)
 
     fd_close_later(j->scan_fd);
     fd_close_later(j->tree);
+    fd_close(j->out);
     if (j->lock >= 0 && !j->published)
         (void)dir_remove(j->draft); /* what is left takes space until the next prune */
     fd_close(j->lock);
@@ -86,8 +96,6 @@ static int no_space(struct err *err, const struct job *j, uint64_t need)
 static int lock_draft(struct job *j, struct err *err)
 {
     for (unsigned i = 0; i < TRIES; i++) {
-        struct stat at, is;
-
         if (mkdir(j->draft, 0700) < 0 && errno != EEXIST)
             return err_sys(err, errno, "create %s", j->draft);
         AUTO_FD int fd = open(j->draft, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -97,8 +105,7 @@ static int lock_draft(struct job *j, struct err *err)
             continue;
         if (flock(fd, LOCK_EX | LOCK_NB) < 0)
             return err_set(err, ERR_EXISTS, "another process builds the image of %s", j->path);
-        if (fstat(fd, &is) == 0 && lstat(j->draft, &at) == 0 && at.st_ino == is.st_ino &&
-            at.st_dev == is.st_dev) {
+        if (layers_is_at(fd, j->draft)) {
             j->lock = TAKE_FD(fd);
             return 0;
         }
@@ -106,22 +113,47 @@ static int lock_draft(struct job *j, struct err *err)
     return err_set(err, ERR_EXISTS, "another process builds the image of %s", j->path);
 }
 
-/* What a builder that was killed left there. */
-static void clear_draft(const struct job *j)
+/* What a builder that was killed left there: all of it, since what stays becomes a part of the
+ * image's directory. */
+static int clear_draft(const struct job *j, struct err *err)
 {
-    static const char *const names[] = { "image", "header" };
+    AUTO(closedir) DIR *d = opendir(j->draft);
 
-    for (size_t i = 0; i < ARRAY_LEN(names); i++)
-        (void)unlinkat(j->lock, names[i], 0); /* mkfs.erofs fails if it cannot write it */
+    if (!d)
+        return err_sys(err, errno, "open %s", j->draft);
+    for (struct dirent *e; (e = readdir(d));) {
+        AUTO_FREE char *path = str_format("%s/%s", j->draft, e->d_name);
+        int r = str_eq(e->d_name, ".") || str_eq(e->d_name, "..") ? 0 : dir_remove(path);
+
+        if (r < 0)
+            return err_sys(err, -r, "remove %s", path);
+    }
+    return 0;
+}
+
+/* Places for the jail and the image. The jail's user may write this file; the directories above it
+ * are root's alone. */
+static int prepare_draft(struct job *j, struct err *err)
+{
+    if (clear_draft(j, err) < 0)
+        return -1;
+    AUTO_FD int fd = openat(j->lock, "image", O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0 || fchmod(fd, 0666) < 0 || mkdirat(j->lock, ROOT, 0700) < 0)
+        return err_sys(err, errno, "prepare %s", j->draft);
+    j->out = tree_clone(fd, false, "the image", err);
+    return j->out < 0 ? -1 : 0;
 }
 
 /* The hash tree takes 1/127 of the data. */
 static int check_space(const struct job *j, struct err *err)
 {
-    uint64_t need = j->scan.bytes + j->scan.entries * ENTRY_BYTES;
+    uint64_t need = j->scan.bytes;
     struct statvfs fs;
 
-    need += j->o.verity ? need / 100 : 0;
+    if (need <= j->o.max_mib * MIB) { /* no overflow */
+        need += j->scan.entries * ENTRY_BYTES;
+        need += j->o.verity ? need / 100 : 0;
+    }
     if (need > j->o.max_mib * MIB)
         return err_set(err, ERR_EXHAUSTED,
                        "the files of %s have %llu MiB, more than layer_images_max_mib = %u",
@@ -157,10 +189,11 @@ static int begin(void *arg, struct err *err)
         j->exists = true;
         return 0;
     }
-    clear_draft(j);
-    j->tree = tree_clone(fd, false, j->path, err);
-    if (j->tree < 0 || tree_set_read_only(j->tree, false, j->path, err) < 0)
+    if (prepare_draft(j, err) < 0)
         return -1;
+    j->tree = jail_tree(fd);
+    if (j->tree < 0)
+        return err_sys(err, -TAKE_FD(j->tree), "make a mount of %s", j->path);
     j->scan_fd = openat(j->tree, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (j->scan_fd < 0)
         return err_sys(err, errno, "open %s", j->path);
@@ -172,22 +205,20 @@ static int begin(void *arg, struct err *err)
 
 /* --- mkfs.erofs --- */
 
-/* In the child. TREE_SPOT: see tree_priv.h. What it writes is bounded even if it is wrong. Version
- * 1.5 takes 4.6 KiB of memory for each file; if the host has none left, it is the first to go. */
+/* In the child. What it writes is bounded even if it is wrong. Version 1.5 takes 4.6 KiB of memory
+ * for each file; if the host has none left, it is the first to go. */
 static int enter(void *arg, struct err *err)
 {
     const struct job *j = arg;
     const rlim_t most = (rlim_t)(j->o.max_mib * MIB);
 
     (void)file_put("/proc/self/oom_score_adj", "1000"); /* a host without /proc has no OOM scores */
-    if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
-        return err_sys(err, errno, "make mounts private");
-    if (move_mount(j->tree, "", AT_FDCWD, TREE_SPOT, MOVE_MOUNT_F_EMPTY_PATH) < 0)
-        return err_sys(err, errno, "mount the layer");
-    return setrlimit(RLIMIT_FSIZE, &(struct rlimit){ most, most }) < 0 ||
-                   setrlimit(RLIMIT_AS, &(struct rlimit){ MEMORY_MAX, MEMORY_MAX }) < 0
-               ? err_sys(err, errno, "set limits of " LAYERS_PROGRAM)
-               : 0;
+    if (jail_setup(j->jail, err) < 0)
+        return -1;
+    if (setrlimit(RLIMIT_FSIZE, &(struct rlimit){ most, most }) < 0 ||
+        setrlimit(RLIMIT_AS, &(struct rlimit){ MEMORY_MAX, MEMORY_MAX }) < 0)
+        return err_sys(err, errno, "set limits of " LAYERS_PROGRAM);
+    return layers_confine(err);
 }
 
 /* Its last line, for an error. *ret_complained: there is an error message, in spite of which
@@ -207,22 +238,19 @@ static char *last_words(int said, bool *ret_complained)
     return str_printable(line ? line + 1 : text);
 }
 
-static int run(struct ctx *ctx, const char *const *argv, struct job *j, int said, int *ret_status,
-               struct err *err)
+/* j NULL: without a jail. */
+static int run(struct ctx *ctx, const char *program, const char *const *argv, struct job *j,
+               int said, int *ret_status, struct err *err)
 {
     const struct child_fd fds[] = { { said, 1 }, { said, 2 } };
-    AUTO_FREE char *program = child_find(LAYERS_PROGRAM);
     AUTO(child_free) struct child *c = NULL;
 
-    if (!program)
-        return err_set(err, ERR_NOT_FOUND,
-                       LAYERS_PROGRAM " is not installed: apt install erofs-utils");
     if (child_spawn(ctx,
                     &(struct child_opts){ .path = program,
                                           .argv = argv,
                                           .fds = fds,
                                           .n_fds = 2,
-                                          .clone_flags = j ? CLONE_NEWNS : 0,
+                                          .clone_flags = j ? JAIL_CLONE_FLAGS : 0,
                                           .setup = j ? enter : NULL,
                                           .setup_arg = j,
                                           .die_with_us = true },
@@ -231,30 +259,80 @@ static int run(struct ctx *ctx, const char *const *argv, struct job *j, int said
     return child_wait(ctx, c, ret_status, err);
 }
 
+/* Caller frees. */
+static char *find_program(struct err *err)
+{
+    char *program = child_find(LAYERS_PROGRAM);
+
+    if (!program)
+        err_set(err, ERR_NOT_FOUND, LAYERS_PROGRAM " is not installed: apt install erofs-utils");
+    return program;
+}
+
+/* Children see the parent's descriptors only above CHILD_SAFE_FD. */
+static int lift(int *fd, struct err *err)
+{
+    int high = fcntl(*fd, F_DUPFD_CLOEXEC, HIGH_FD);
+
+    if (high < 0)
+        return err_sys(err, errno, "prepare " LAYERS_PROGRAM);
+    fd_close(*fd);
+    *fd = high;
+    return 0;
+}
+
+static int run_in_jail(struct ctx *ctx, struct job *j, int said, int *ret_status, struct err *err)
+{
+    static const char *const dirs[] = { LAYER, NULL };
+    static const char *const argv[] = { LAYERS_PROGRAM, "--quiet", IMAGE, LAYER, NULL };
+    AUTO_FREE char *program = find_program(err), *root = str_format("%s/" ROOT, j->draft);
+    AUTO(jail_free) struct jail *jail = NULL;
+
+    if (!program || lift(&j->tree, err) < 0 || lift(&j->out, err) < 0)
+        return -1;
+    const struct jail_file files[] = { { j->tree, LAYER }, { j->out, IMAGE } };
+    if (jail_new(&(struct jail_opts){ .mount_point = root,
+                                      .program = program,
+                                      .uid = NOBODY,
+                                      .caps = CAPS,
+                                      .dirs = dirs,
+                                      .files = files,
+                                      .n_files = ARRAY_LEN(files) },
+                 &jail, err) < 0)
+        return -1;
+    j->jail = jail;
+    int r = run(ctx, program, argv, j, said, ret_status, err);
+    j->jail = NULL;
+    return r;
+}
+
+/* Not every version says why a write failed. As process 1 of its jail it has an error instead of
+ * SIGXFSZ. */
+static bool ran_full(const struct job *j, const char *words)
+{
+    struct statvfs fs;
+    struct stat st;
+
+    return strstr(words, "No space left") || strstr(words, "-28]") ||
+           strstr(words, "File too large") || strstr(words, "Failed to write data") ||
+           (fstatvfs(j->out, &fs) == 0 && fs.f_bavail * fs.f_frsize < FULL_BYTES) ||
+           (fstat(j->out, &st) == 0 && (uint64_t)st.st_size + FULL_BYTES > j->o.max_mib * MIB);
+}
+
 static int pack(struct ctx *ctx, struct job *j, struct err *err)
 {
-    AUTO_FREE char *image = str_format("%s/image", j->draft);
-    const char *const argv[] = { LAYERS_PROGRAM, "--quiet", image, TREE_SPOT, NULL };
     AUTO_FD int said = memfd_create(LAYERS_PROGRAM, MFD_CLOEXEC);
-    /* Children see the parent's descriptors only above CHILD_SAFE_FD. */
-    int high = fcntl(j->tree, F_DUPFD_CLOEXEC, TREE_FD);
     int status = 0;
 
-    if (said < 0 || high < 0) {
-        fd_close(high);
-        return err_sys(err, errno, "prepare " LAYERS_PROGRAM);
-    }
-    fd_close(j->tree);
-    j->tree = high;
-    if (run(ctx, argv, j, said, &status, err) < 0)
+    if (said < 0)
+        return err_sys(err, errno, "make a file in memory");
+    if (run_in_jail(ctx, j, said, &status, err) < 0)
         return err_wrap(err, LAYERS_PROGRAM);
     bool complained;
     AUTO_FREE char *words = last_words(said, &complained);
     if (status == 0 && !complained)
         return 0;
-    bool full = strstr(words, "No space left") || strstr(words, "-28]") ||
-                strstr(words, "Failed to write data") ||
-                (WIFSIGNALED(status) && WTERMSIG(status) == SIGXFSZ);
+    bool full = ran_full(j, words);
     if (full)
         return err_because(err, REASON_DISK_FULL, ERR_EXHAUSTED,
                            "no space for the image of %s in %s: %s", j->path, j->dir, words);
@@ -266,13 +344,16 @@ int layers_program(struct ctx *ctx, char **ret_version, struct err *err)
 {
     static const char *const argv[] = { LAYERS_PROGRAM, "--version", NULL };
     struct ctx limited = ctx_with_timeout(ctx, VERSION_NS);
+    AUTO_FREE char *program = find_program(err);
     AUTO_FD int said = memfd_create(LAYERS_PROGRAM, MFD_CLOEXEC);
     char text[SAID_MAX + 1];
     int status;
 
+    if (!program)
+        return -1;
     if (said < 0)
         return err_sys(err, errno, "make a file in memory");
-    if (run(&limited, argv, NULL, said, &status, err) < 0)
+    if (run(&limited, program, argv, NULL, said, &status, err) < 0)
         return -1;
     /* "mkfs.erofs 1.5", and a complaint about the option; later "mkfs.erofs (erofs-utils) 1.8.6" */
     ssize_t n = pread(said, text, SAID_MAX, 0);
@@ -337,6 +418,8 @@ static int publish(struct job *j, struct err *err)
     struct err none = ERR_INIT;
 
     (void)layers_remove(j->dir, j->key, &none); /* a damaged one, or a failure; often neither */
+    if (unlinkat(j->lock, ROOT, AT_REMOVEDIR) < 0)
+        return err_sys(err, errno, "remove %s/" ROOT, j->draft);
     if (rename(j->draft, to) < 0)
         return err_sys(err, errno, "rename %s", j->draft);
     j->published = true;
@@ -381,7 +464,9 @@ static void pruned(void *arg, const char *key, const char *why)
 int layers_build(struct ctx *ctx, const struct layers_opts *o, const char *path,
                  struct layers_info *ret, bool *ret_made, struct err *err)
 {
-    struct job j = { .dir = o->dir, .path = path, .o = *o, .lock = -1, .tree = -1, .scan_fd = -1 };
+    struct job j = {
+        .dir = o->dir, .path = path, .o = *o, .lock = -1, .tree = -1, .out = -1, .scan_fd = -1
+    };
     char key[LAYERS_KEY_SIZE];
     struct err none = ERR_INIT;
 
@@ -400,7 +485,9 @@ int layers_build(struct ctx *ctx, const struct layers_opts *o, const char *path,
     j.info = (struct layers_info){ 0 };
     drop(&j);
     *ret_made = !exists;
-    if (!exists && layers_prune(o, key, pruned, ctx, &none) < 0)
+    struct layers_opts all = *o;
+    all.now_ns = loop_wall(ctx->loop);
+    if (!exists && layers_prune(&all, key, pruned, ctx, &none) < 0)
         log_warn(ctx, "could not prune layer images", F_ERR(&none));
     return 0;
 }

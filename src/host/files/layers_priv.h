@@ -14,6 +14,8 @@ void layers_key_of(const char *identity, char ret[LAYERS_KEY_SIZE]);
 /* Opens an image that has this key and, unless NULL, this identity. */
 int layers_open_key(const char *dir, const char *key, const char *identity,
                     struct layers_image *ret, struct err *err);
+/* Whether path still names what fd has open. */
+bool layers_is_at(int fd, const char *path);
 void layers_remember_failure(const char *dir, const char *key, const char *why);
 
 /* layers_scan.c: what is in a tree. */
@@ -24,6 +26,10 @@ struct layers_scan {
 };
 /* ERR_UNIMPLEMENTED: something in it cannot be in an image. */
 int layers_scan(int dir_fd, struct layers_scan *ret, struct err *err);
+
+/* layers_confine.c: refuses system calls that mkfs.erofs does not need. For a child's setup, after
+ * jail_setup(): without the right to get new rights. */
+int layers_confine(struct err *err);
 
 /* layers_verity.c: appends superblock and hash tree of dm-verity (SHA-256) to an image of whole 4
  * KiB blocks, which is open for reading and writing. */

@@ -52,10 +52,9 @@ static int look(struct scan *s, int dir, const char *name, struct stat *st)
 
     if (fstatat(dir, name, st, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT) < 0)
         return err_sys(s->err, errno, "look at %s", name);
-    if (++s->out->entries > LAYERS_ENTRIES_MAX)
-        return err_set(s->err, ERR_UNIMPLEMENTED, "it has more than %d files", LAYERS_ENTRIES_MAX);
-    if (S_ISREG(st->st_mode))
-        s->out->bytes += (uint64_t)st->st_size;
+    if (S_ISREG(st->st_mode) &&
+        __builtin_add_overflow(s->out->bytes, (uint64_t)st->st_size, &s->out->bytes))
+        return err_set(s->err, ERR_UNIMPLEMENTED, "its files are too large");
     AUTO_FREE char *line = str_format(
         "%o %u %u %llu %lld %lld.%09ld %llu %llu %llu\n", st->st_mode, st->st_uid, st->st_gid,
         (unsigned long long)st->st_ino, (long long)st->st_size, (long long)st->st_ctim.tv_sec,
@@ -66,22 +65,28 @@ static int look(struct scan *s, int dir, const char *name, struct stat *st)
     return check_attributes(s, path, name);
 }
 
-static int read_names(int fd, struct strv *ret, struct err *err)
+/* Counts them, so that memory is bounded before they are looked at. */
+static int read_names(struct scan *s, int fd, struct strv *ret)
 {
     int again = fcntl(fd, F_DUPFD_CLOEXEC, 3);
     AUTO(closedir) DIR *d = again < 0 ? NULL : fdopendir(again);
 
     if (!d) {
         fd_close(again);
-        return err_sys(err, errno, "read a directory");
+        return err_sys(s->err, errno, "read a directory");
     }
     rewinddir(d);
     errno = 0;
-    for (struct dirent *e; (e = readdir(d));)
-        if (!str_eq(e->d_name, ".") && !str_eq(e->d_name, ".."))
-            strv_add(ret, e->d_name);
+    for (struct dirent *e; (e = readdir(d));) {
+        if (str_eq(e->d_name, ".") || str_eq(e->d_name, ".."))
+            continue;
+        if (++s->out->entries > LAYERS_ENTRIES_MAX)
+            return err_set(s->err, ERR_UNIMPLEMENTED, "it has more than %d files",
+                           LAYERS_ENTRIES_MAX);
+        strv_add(ret, e->d_name);
+    }
     if (errno)
-        return err_sys(err, errno, "read a directory");
+        return err_sys(s->err, errno, "read a directory");
     if (ret->n)
         qsort(ret->v, ret->n, sizeof(*ret->v), by_name);
     return 0;
@@ -94,7 +99,7 @@ static int walk(struct scan *s, int dir, unsigned depth)
     if (depth > LAYERS_DEPTH_MAX)
         return err_set(s->err, ERR_UNIMPLEMENTED, "its directories are more than %d deep",
                        LAYERS_DEPTH_MAX);
-    if (read_names(dir, &names, s->err) < 0)
+    if (read_names(s, dir, &names) < 0)
         return -1;
     for (size_t i = 0; i < names.n; i++) {
         struct stat st;
@@ -116,7 +121,7 @@ static int walk(struct scan *s, int dir, unsigned depth)
 
 int layers_scan(int dir_fd, struct layers_scan *ret, struct err *err)
 {
-    struct layers_scan out = { .entries = 0 };
+    struct layers_scan out = { .entries = 1 }; /* itself */
     AUTO_FREE char *names = mem_alloc(NAMES_MAX);
     struct scan s = { .out = &out, .names = names, .err = err };
     struct stat st;

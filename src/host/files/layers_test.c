@@ -242,6 +242,22 @@ TEST_FIBER(verify_finds_a_changed_bit_and_a_changed_file)
     ASSERT_FAIL(layers_verify(s.dir, keys.v[0], &info, &err), err, ERR_STATE);
 }
 
+/* A layer that failed and is never used again must not leave its record without limit. */
+TEST_FIBER(a_failure_is_forgotten_a_week_after_the_last_attempt)
+{
+    STORE(s);
+    struct err err = ERR_INIT;
+
+    s.o.free_mib = 1u << 30;
+    ASSERT_FAIL(make_fails(ctx, &s, &err), err, ERR_EXHAUSTED);
+    for (int day = 6; day <= 8; day += 2) {
+        s.o.now_ns = loop_wall(ctx->loop) + (uint64_t)day * 24 * 3600 * NS_PER_S;
+        err_clear(&err);
+        ASSERT_OK(layers_prune(&s.o, NULL, NULL, NULL, &err), err);
+        ASSERT_EQ(names(&s), day < 7 ? 1 : 0);
+    }
+}
+
 TEST_FIBER(the_longest_unused_are_removed_beyond_the_limit)
 {
     STORE(s);
@@ -332,6 +348,41 @@ TEST_FIBER(two_builders_do_not_make_the_same_image)
     ASSERT(layers_wanted(&s.o, s.layer, 0));
     ASSERT(make(ctx, &s, s.layer));
     ASSERT_EQ(names(&s), 1);
+}
+
+/* Together they have fewer bytes than each, in 64 bits. */
+TEST_FIBER(sparse_files_of_exabytes_are_refused_before_anything_is_written)
+{
+    STORE_IN(s, "/dev/shm");
+    struct err err = ERR_INIT;
+
+    for (int n = 1; n <= 2; n++) {
+        for (int i = 0; i < n; i++) {
+            AUTO_FREE char *name = str_format("layer/sparse%d", i);
+
+            tempdir_put(&s.p, name, "");
+            ASSERT_EQ(truncate(tempdir_path(&s.p, name), INT64_MAX), 0);
+        }
+        ASSERT_EQ(make_fails(ctx, &s, &err), -1);
+        ASSERT(err.code == (n == 1 ? ERR_EXHAUSTED : ERR_UNIMPLEMENTED));
+        ASSERT_MSG_HAS(err.msg, n == 1 ? "layer_images_max_mib" : "too large");
+    }
+}
+
+TEST_FIBER(a_draft_that_took_the_place_of_the_one_that_was_locked_stays)
+{
+    STORE(s);
+    AUTO_FREE char *draft = str_format("%s/" LAYERS_NEW "x", s.dir),
+                   *old = str_format("%s/x", s.dir);
+
+    ASSERT_EQ(dir_make(draft, 0700), 0);
+    AUTO_FD int fd = open(draft, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    ASSERT(layers_is_at(fd, draft));
+    ASSERT_EQ(rename(draft, old), 0);
+    ASSERT(!layers_is_at(fd, draft));
+    ASSERT_EQ(dir_make(draft, 0700), 0);
+    ASSERT(!layers_is_at(fd, draft));
+    ASSERT(layers_is_at(fd, old));
 }
 
 /* --- changes meanwhile --- */
@@ -430,6 +481,25 @@ static int builder_wait(pid_t pid)
     return status;
 }
 
+/* Everything below, and what was killed while it wrote a header. */
+static size_t count_all(const char *dir)
+{
+    AUTO(closedir) DIR *d = opendir(dir);
+    size_t n = 0;
+
+    for (struct dirent *e; d && (e = readdir(d));) {
+        AUTO_FREE char *path = str_format("%s/%s", dir, e->d_name),
+                       *left = str_format("%s/header.abcdef", path);
+
+        if (str_eq(e->d_name, ".") || str_eq(e->d_name, ".."))
+            continue;
+        if (str_starts(e->d_name, LAYERS_NEW))
+            ASSERT_EQ(file_write(left, "", 0, 0600), 0);
+        n += 1 + count_all(path);
+    }
+    return n;
+}
+
 TEST(a_builder_that_is_killed_at_any_step_leaves_nothing_that_counts)
 {
     for (int step = 0; step < LAYERS_STEP_COUNT; step++) {
@@ -448,29 +518,35 @@ TEST(a_builder_that_is_killed_at_any_step_leaves_nothing_that_counts)
         ASSERT_EQ(names(&s), 1); /* the image, or what the builder was at */
         ASSERT(layers_wanted(&s.o, s.layer, 0));
         err_clear(&err);
+        if (step == LAYERS_SEALED) { /* the next builder begins anew */
+            size_t all = count_all(s.dir);
+
+            ASSERT_EQ(builder_wait(builder_start(&s, NULL)), MADE << 8);
+            ASSERT(all > 4);
+            ASSERT_EQ(count_all(s.dir), 3); /* the image's directory, image, header */
+            ASSERT_OK(layers_prune(&s.o, NULL, NULL, NULL, &err), err);
+            ASSERT_EQ(names(&s), 1);
+            continue;
+        }
         ASSERT_OK(layers_prune(&s.o, NULL, NULL, NULL, &err), err);
         ASSERT_EQ(names(&s), step == LAYERS_RENAMED ? 1 : 0);
     }
 }
 
-/* A mkfs.erofs of our own. */
-static void put_program(struct store *s, const char *script)
+/* A mkfs.erofs of our own (tests/fixture/fake_mkfs.c), which does what mode says. */
+static void put_program(struct store *s, const char *mode)
 {
-    AUTO_FREE char *text =
-        str_format("#!/bin/sh\n[ \"$1\" = --version ] && exec echo mkfs.erofs 9\n%s", script);
+    const char *program = getenv("FAKE_MKFS");
+    AUTO_FREE char *text = NULL;
+    size_t len;
 
-    tempdir_put(&s->p, "bin/" LAYERS_PROGRAM, text);
+    if (!program)
+        tap_skip("FAKE_MKFS does not name it");
+    ASSERT_EQ(file_read_all(program, 8 << 20, &text, &len), 0);
+    tempdir_put(&s->p, "bin/" LAYERS_PROGRAM, "");
+    ASSERT_EQ(file_write(tempdir_path(&s->p, "bin/" LAYERS_PROGRAM), text, len, 0755), 0);
     ASSERT_EQ(chmod(tempdir_path(&s->p, "bin/" LAYERS_PROGRAM), 0755), 0);
-}
-
-/* It writes its pid to <dir>/pid. */
-static void put_endless_program(struct store *s)
-{
-    const char *dir = s->p.dir;
-    AUTO_FREE char *text =
-        str_format("echo $$ >%s/pid.new && mv %s/pid.new %s/pid\nexec sleep 1000\n", dir, dir, dir);
-
-    put_program(s, text);
+    tempdir_put(&s->p, "layer/mode", mode);
 }
 
 static void use_it(const struct store *s)
@@ -480,19 +556,21 @@ static void use_it(const struct store *s)
     ASSERT_EQ(setenv("PATH", path, 1), 0);
 }
 
-/* A pidfd of it, as soon as it runs. */
-static int await_endless(const struct store *s)
+/* A pidfd of the child that the process has, as soon as it runs mkfs.erofs on a layer. */
+static int await_endless(pid_t builder)
 {
-    char *text = NULL;
+    int fd = -1;
 
-    for (int i = 0; i < 3000 && !text; i++) {
-        text = file_text(32, "%s/pid", s->p.dir);
-        if (!text)
+    for (int i = 0; i < 3000 && fd < 0; i++) {
+        AUTO_FREE char *child = file_text(64, "/proc/%d/task/%d/children", builder, builder);
+        long pid = child ? atol(child) : 0;
+        AUTO_FREE char *args = pid > 0 ? file_text(256, "/proc/%ld/cmdline", pid) : NULL;
+
+        if (args && str_eq(args, LAYERS_PROGRAM) && str_eq(args + strlen(args) + 1, "--quiet"))
+            fd = (int)syscall(SYS_pidfd_open, pid, 0);
+        else
             ASSERT_EQ(poll(NULL, 0, 10), 0);
     }
-    ASSERT(text != NULL);
-    int fd = (int)syscall(SYS_pidfd_open, atoi(text), 0);
-    free(text);
     ASSERT(fd >= 0);
     return fd;
 }
@@ -507,9 +585,9 @@ TEST(mkfs_erofs_dies_with_its_builder)
     STORE(s);
     struct err err = ERR_INIT;
 
-    put_endless_program(&s);
+    put_program(&s, "endless");
     pid_t pid = builder_start(&s, use_it);
-    AUTO_FD int program = await_endless(&s);
+    AUTO_FD int program = await_endless(pid);
     ASSERT_EQ(kill(pid, SIGKILL), 0);
     ASSERT(WIFSIGNALED(builder_wait(pid)));
     ASSERT(has_ended(program));
@@ -527,16 +605,35 @@ TEST_FIBER(a_mkfs_erofs_that_never_ends_is_killed_at_the_deadline_and_remembered
     struct err err = ERR_INIT;
     bool made;
 
-    put_endless_program(&s);
+    put_program(&s, "endless");
     use_it(&s);
     int r = layers_build(&limited, &s.o, s.layer, &info, &made, &err);
     bool wanted = layers_wanted(&s.o, s.layer, loop_wall(ctx->loop));
     ASSERT_EQ(setenv("PATH", path, 1), 0);
     ASSERT_FAIL(r, err, ERR_DEADLINE);
     ASSERT(!wanted);
-    AUTO_FREE char *text = file_text(32, "%s/pid", s.p.dir);
-    ASSERT(!text || kill(atoi(text), 0) < 0);
+    AUTO_FREE char *child = file_text(64, "/proc/self/task/%d/children", getpid());
+    ASSERT(!child || child[0] == '\0');
     ASSERT_EQ(names(&s), 1); /* the failure */
+}
+
+TEST_FIBER(mkfs_erofs_reads_the_layer_and_reaches_nothing_else)
+{
+    STORE_IN(s, "/dev/shm"); /* which has trusted attributes everywhere */
+    AUTO_FREE char *path = str_dup(getenv("PATH")), *secret = str_format("%s/secret", s.layer);
+    struct err err = ERR_INIT;
+
+    put_program(&s, "probe");
+    tempdir_put(&s.p, "layer/secret", "x");
+    ASSERT_EQ(setxattr(secret, "trusted.mark", "1", 1, 0), 0);
+    ASSERT_EQ(chown(secret, 1234, 1234), 0);
+    ASSERT_EQ(chmod(secret, 0), 0);
+    use_it(&s);
+    int r = make_fails(ctx, &s, &err);
+    ASSERT_EQ(setenv("PATH", path, 1), 0);
+    ASSERT_FAIL(r, err, ERR_UNAVAILABLE);
+    ASSERT_HAS(err.msg, "<E> it may: read a file that is another user's; read trusted attributes; "
+                        "and no more");
 }
 
 TEST(of_builders_at_the_same_time_one_makes_the_image)
@@ -606,8 +703,7 @@ TEST_FIBER(an_image_in_spite_of_an_error_message_is_discarded)
     AUTO_FREE char *path = str_dup(getenv("PATH"));
     struct err err = ERR_INIT;
 
-    put_program(&s, "echo '<E> erofs_io: Failed to write data into device - image:[4096, 64].'\n"
-                    "exec head -c 8192 /dev/zero >\"$2\"\n");
+    put_program(&s, "complain");
     use_it(&s);
     int r = make_fails(ctx, &s, &err);
     ASSERT_EQ(setenv("PATH", path, 1), 0);

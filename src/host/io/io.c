@@ -238,6 +238,7 @@ static void deliver(struct relay *r, const struct ctx *ctx)
     int n = 0;
 
     if (r->up.stream && !r->dropping) {
+        stream_pack(r->up.stream); /* a client may read only after the exit */
         n = stream_relay(&io->flow, r->guest, r->up.stream, &r->pending, &side, &err);
         if (n < 0 && io->over.fired && !io->cut.fired)
             n = copy_rest(r, &side, &err);

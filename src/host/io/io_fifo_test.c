@@ -148,6 +148,40 @@ static struct stream *written(struct fixture *r, struct fixture_writer *w)
     return out;
 }
 
+/* A packet that is spliced takes a whole page of a FIFO, which usually has 16; two of 2100 bytes
+ * that are written do not share one. */
+TEST_FIBER(output_in_small_packets_fits_into_a_fifo_that_is_not_read_yet)
+{
+    static const size_t sizes[] = { 1000, 2100 };
+
+    for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
+        FIXTURE(r);
+        fixture_fifos(&r, 2);
+        fixture_open(&r);
+        AUTO(stream_free) struct stream *out = fixture_client(&r, 1);
+        struct ctx limited = ctx_with_timeout(ctx, 5 * NS_PER_S);
+        struct err err = ERR_INIT;
+        char piece[2100];
+        uint64_t sent = 0;
+        int in_fifo = 0;
+
+        fixture_attach(&r);
+        for (; sent < 60000; sent += sizes[i]) {
+            fixture_fill(piece, sizes[i], sent);
+            ASSERT_OK(stream_write_full(ctx, r.guest[1], piece, sizes[i], &err), err);
+            ASSERT_OK(fiber_sleep(ctx, NS_PER_MS, &err), err); /* each is passed on by itself */
+        }
+        ASSERT_OK(stream_shutdown(r.guest[1], SHUT_WR), err);
+        while ((uint64_t)in_fifo < sent) {
+            ASSERT_OK(fiber_sleep(&limited, NS_PER_MS, &err), err);
+            ASSERT_EQ(ioctl(out->fd, FIONREAD, &in_fifo), 0);
+        }
+        ASSERT_OK(io_drain(ctx, r.io, &err), err);
+        fixture_expect(&r, out, 0, sent);
+        fixture_get_end(&r, out);
+    }
+}
+
 TEST_FIBER(a_drain_ends_when_the_reader_has_read_everything)
 {
     FIXTURE(r);

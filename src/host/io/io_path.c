@@ -24,7 +24,8 @@
 #define FORM_MAX_BYTES (64 * 1024)
 #define FORM_MAX_ARGS 512 /* keys and values */
 #define OPEN_NS (10 * NS_PER_S)
-#define PUMP_BYTES (16 * 1024) /* on the thread's stack */
+#define PUMP_BYTES (16 * 1024)  /* on the thread's stack */
+#define FIFO_BYTES (128 * 1024) /* of an output */
 #define PUMP_AT_ONCE (1024 * 1024)
 
 const char *const io_names[3] = { "stdin", "stdout", "stderr" };
@@ -220,6 +221,14 @@ int io_reopen(int fd, int flags)
     return fd < 0 ? -errno : fd;
 }
 
+/* The kernel does not fill each page that it writes to: at worst every second byte is lost. So much
+ * takes what a FIFO of the usual size has, 64 KiB, in parts of any size. */
+static void widen(int fifo)
+{
+    if (fcntl(fifo, F_GETPIPE_SZ) < FIFO_BYTES)
+        (void)fcntl(fifo, F_SETPIPE_SZ, FIFO_BYTES); /* a limit of the host's: it stays as it is */
+}
+
 /* The shim also keeps the unused end open, so that clients may close and reopen theirs. The reading
  * end is opened first, since without it the writing end cannot be opened. */
 static int open_fifo(int which, int seen, const char *path, struct io_opened *o, struct err *err)
@@ -233,6 +242,8 @@ static int open_fifo(int which, int seen, const char *path, struct io_opened *o,
 
     if (writer < 0)
         return bad_path(err, -writer, path);
+    if (which != 0)
+        widen(writer);
     o->fd = which == 0 ? TAKE_FD(reader) : writer;
     o->held = which == 0 ? writer : TAKE_FD(reader);
     return 0;

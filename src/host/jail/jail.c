@@ -176,7 +176,8 @@ static void add_named(struct jail *j, const struct jail_opts *o)
     }
     for (size_t i = 0; i < o->n_files; i++) {
         add_parents(j, o->files[i].to);
-        add_step(j, STEP_TOUCH, NULL, o->files[i].to);
+        if (!has_step(j, o->files[i].to))
+            add_step(j, STEP_TOUCH, NULL, o->files[i].to);
         add_step(j, STEP_FD, NULL, o->files[i].to)->fd = o->files[i].child_fd;
     }
     for (size_t i = 0; i < o->n_blobs; i++) {

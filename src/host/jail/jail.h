@@ -39,8 +39,8 @@ int jail_tun(int *ret_fd, struct err *err);
 int jail_vhost_net(int *ret_fd, struct err *err);
 int jail_vsock(int *ret_fd, struct err *err);
 
-/* A mount made by jail_tree, by the number its fd has in the child, and where it is moved to. The
- * fd itself is closed at exec. */
+/* A mount made by jail_tree, by the number its fd has in the child, and where it is moved to: onto
+ * one of `dirs` if it is a directory's. The fd itself is closed at exec. */
 struct jail_file {
     int child_fd;
     const char *to;
