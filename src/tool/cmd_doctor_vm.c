@@ -189,9 +189,10 @@ static enum doctor_status check_image(struct ctx *ctx, struct doctor *d)
     struct err err = ERR_INIT;
 
     if (image_open(d->tool->config.image_dir, &img, &err) < 0 || image_verify(img, &err) < 0)
-        return doctor_say(d, DOCTOR_FAILED,
-                          "make image, or set image_dir in section [vm] of " CONFIG_PATH, "%s",
-                          err.msg);
+        return doctor_say(
+            d, DOCTOR_FAILED,
+            "install lcow-guest (or make image), or set image_dir in section [vm] of " CONFIG_PATH,
+            "%s", err.msg);
     return doctor_say(d, DOCTOR_OK, NULL, "kernel %s, hashes match, %s", img->release, img->dir);
 }
 

@@ -65,7 +65,7 @@ def exec_id_in_use(t):
     p.await_output("up")
     r = t.exec("c1", "true", exec_id="twice")
     t.check(r.code != 0, "it worked", r)
-    t.match("exists|already", r.err, r)
+    t.words("exists|already", r.err, r)
     t.check(p.running, "the first has ended")
 
 

@@ -182,7 +182,7 @@ def no_spec(t):
 def broken_spec(t):
     e = create_fails(t, lambda shim: shim.spec(b'{"process": '))
     if not t.is_runc:
-        t.match("config.json|spec", e.message)
+        t.words("config.json|spec", e.message)
     t.explains("c1", "INVALID_BUNDLE")
 
 

@@ -201,7 +201,7 @@ def records(t):
     os.chown(record, 1000, 1000)
     r = t.run("--rm", f"--mount=type=bind,src={path},dst=/d,options=rbind", "c1", "true")
     t.check(r.code != 0, "a record that root does not own was accepted")
-    t.match(rf"mount {path} on /d: {record} must be a file that root owns and only root can write",
+    t.words(rf"mount {path} on /d: {record} must be a file that root owns and only root can write",
             r.err, r)
     volume(t, "remove", link)
     volume(t, "remove", path)

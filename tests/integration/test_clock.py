@@ -72,7 +72,7 @@ def refused(t, khz, why):
     t.check(len(names) == 1 and names[0].startswith("failed-"), f"{names} in the store")
     r = t.lcow("template", "ls")
     t.equal(r.code, 1, r)
-    t.match("bad: the last build failed", flat(r.out))
+    t.words("bad: the last build failed", flat(r.out))
     t.words(why, flat(r.out))
     failed = json.loads(t.lcow("template", "ls", "--json").out)
     t.equal([f["good"] for f in failed], [False])
@@ -159,7 +159,7 @@ def wrong_is_found(t):
     t.match("reason=CLOCK_WRONG", p.err)
     r = t.lcow("template", "ls")
     t.equal(r.code, 1, r)
-    t.match(r"bad: .*the clock of a VM that was cloned from it runs [\d.]+ … [\d.]+ % too slow",
+    t.words(r"bad: .*the clock of a VM that was cloned from it runs [\d.]+ … [\d.]+ % too slow",
             flat(r.out))
     holds_3_percent(t, r.out)
     result, _ = result_of(t, "true")

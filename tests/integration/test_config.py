@@ -39,7 +39,7 @@ def check(t):
                     rf"{conf}:3: unknown key memry_mib; did you mean memory_mib\?",
                     rf"{conf}:4: invalid line", "/nope is not a program", "image in /nowhere",
                     "run_root = /etc/hostname/x: .*[Nn]ot a directory", "6 errors"):
-        t.match(pattern, flat(r.out), r)
+        t.words(pattern, flat(r.out), r)
     r = t.lcow("config", "check", "--syntax", "--json", conf)
     t.equal((r.code, len(json.loads(r.out)["errors"])), (1, 3), r)
     r = t.lcow("config", "check", os.path.join(t.work, "none.conf"), "--syntax")

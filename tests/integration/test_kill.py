@@ -83,7 +83,7 @@ def stopped_at(t, stage, limit):
         t.equal(p.wait(SOON).code, 143)
         return
     text = reached(t, r, stage)
-    t.match("deadline|time|within", text, r)
+    t.words("deadline|time|within", text, r)
 
 
 @for_each_stage("SIGTERM ends lcow at once at stage {}")

@@ -11,8 +11,6 @@
 #include "base/stream.h"
 #include <string.h>
 
-#define STAGE_MESSAGE "boot stage"
-#define KERNEL_MESSAGE "kernel message"
 #define STAGE_LONGEST (24 * 3600 * NS_PER_S) /* beyond this a clock is nonsense */
 #define READ_BYTES 2048
 
@@ -91,6 +89,7 @@ void guestlog_flush(struct guestlog *l, uint64_t now_ns)
     l->flushed = true;
 }
 
+/* Of a line with the fields of a boot stage. */
 static void stage_line(struct guestlog *l, const json_t *line, uint64_t now_ns)
 {
     struct err ignored = ERR_INIT; /* a stage we cannot read is one we do not show */
@@ -201,16 +200,17 @@ static void emit(struct guestlog *l, const struct ctx *ctx, const struct said *s
     log_write(ctx, s->level, s->msg, fields);
 }
 
-/* The kernel's own words, which the agent reads for us, often long after they were said. */
+/* The kernel's own words, which the agent reads for us, often long after they were said: known by
+ * the fields that only such a line has. */
 static bool kernel_line(struct guestlog *l, const json_t *line, const char **ret_text,
                         uint64_t now_ns, uint64_t *ret_at)
 {
     struct err ignored = ERR_INIT;
-    const char *msg = NULL, *text = NULL;
+    const char *text = NULL;
     uint64_t us = 0;
 
-    if (js_str(line, "msg", &msg, &ignored) < 0 || !str_eq(msg, KERNEL_MESSAGE) ||
-        js_str(line, "message", &text, &ignored) < 0 || !text)
+    if (!js_get(line, "timesincebootmicro") || js_str(line, "message", &text, &ignored) < 0 ||
+        !text)
         return false;
     *ret_text = text;
     if (l->have_offset && js_u64(line, "timesincebootmicro", &us, &ignored) == 0 && us > 0 &&
@@ -267,8 +267,7 @@ bool guestlog_line(struct guestlog *l, const struct ctx *ctx, const char *line, 
         return false;
     (void)js_str(root, "msg", &msg, &err); /* of another type: shown among the other fields */
     (void)js_str(root, "level", &level, &err);
-    if (str_eq(msg, STAGE_MESSAGE))
-        stage_line(l, root, now_ns);
+    stage_line(l, root, now_ns);
     said.level = level_of(level);
     if (!log_on(said.level))
         return true;

@@ -1,8 +1,8 @@
 /* guestlog.h - the guest's log stream (port 109): JSON lines as logrus writes them, from a guest
  * that may be hostile. Lines become our own log lines, marked source=guest (source=kernel for what
- * the agent read from the kernel's log, with the time it was said), bounded and rated; "boot stage"
- * lines go into the timeline, on the host's clock. A line that is not JSON is the crash report of
- * the agent: it and the rest become one "gcs terminated" record. */
+ * the agent read from the kernel's log, with the time it was said), bounded and rated; lines with
+ * the fields of a boot stage go into the timeline, on the host's clock. A line that is not JSON is
+ * the crash report of the agent: it and the rest become one "gcs terminated" record. */
 #pragma once
 #include "base/bucket.h"
 #include "base/log.h"

@@ -72,7 +72,7 @@ TEST(a_disk_that_the_agent_removed_first_is_not_an_error_of_the_kernel)
     log_begin();
     guestlog_init(&l, NULL, NOW);
     ASSERT(line(&l, "{\"level\":\"error\",\"msg\":\"kernel message\",\"message\":"
-                    "\"virtio_scsi: SCSI device 0 0 0 1 not found\"}"));
+                    "\"virtio_scsi: SCSI device 0 0 0 1 not found\",\"timesincebootmicro\":5}"));
     ASSERT_HAS(log_text(), "\"level\":\"debug\"");
     ASSERT(strstr(log_text(), "\"level\":\"error\"") == NULL);
 }
@@ -83,16 +83,19 @@ TEST(the_kernel_s_words_are_marked_and_stand_for_themselves)
 
     log_begin();
     guestlog_init(&l, NULL, NOW);
-    ASSERT(line(&l, "{\"level\":\"info\",\"msg\":\"kernel message\",\"message\":\"sda: sda1\","
+    ASSERT(line(&l, "{\"level\":\"info\",\"msg\":\"any words\",\"message\":\"sda: sda1\","
                     "\"priority\":6,\"timesincebootmicro\":5}"));
     ASSERT_HAS(log_text(), "\"source\":\"kernel\",\"text\":\"sda: sda1\"}");
-    ASSERT(line(&l, "{\"level\":\"error\",\"msg\":\"kernel message\",\"message\":"
-                    "\"Memory cgroup out of memory: Killed process 7 (x)\"}"));
+    ASSERT(line(&l,
+                "{\"level\":\"error\",\"msg\":\"kernel message\",\"message\":"
+                "\"Memory cgroup out of memory: Killed process 7 (x)\",\"timesincebootmicro\":6}"));
     ASSERT_HAS(log_text(), "\"reason\":\"CONTAINER_OOM\"");
     ASSERT(line(&l, "{\"level\":\"error\",\"msg\":\"kernel message\",\"message\":"
-                    "\"Out of memory: Killed process 7 (x)\"}"));
+                    "\"Out of memory: Killed process 7 (x)\",\"timesincebootmicro\":7}"));
     ASSERT_HAS(log_text(), "\"reason\":\"GUEST_OOM\"");
-    ASSERT(line(&l, "{\"msg\":\"kernel message\",\"message\":7}")); /* a lie is the agent's */
+    ASSERT(line(
+        &l, "{\"msg\":\"kernel message\",\"message\":7,\"timesincebootmicro\":8}")); /* a lie is the
+                                                                                        agent's */
     ASSERT_HAS(log_text(), "\"source\":\"guest\",\"text\":\"kernel message\"");
 }
 
@@ -209,7 +212,7 @@ TEST(a_flood_of_long_lines_is_not_even_parsed)
 static void stage(struct guestlog *l, const char *name, uint64_t start, uint64_t end, uint64_t now,
                   uint64_t received)
 {
-    AUTO_FREE char *text = str_format("{\"msg\":\"boot stage\",\"stage\":\"%s\",\"start_ns\":%llu,"
+    AUTO_FREE char *text = str_format("{\"msg\":\"any words\",\"stage\":\"%s\",\"start_ns\":%llu,"
                                       "\"end_ns\":%llu,\"boottime_ns\":%llu}",
                                       name, (unsigned long long)start, (unsigned long long)end,
                                       (unsigned long long)now);

@@ -145,8 +145,8 @@ static enum line_source source_of(const json_t *doc)
 {
     const char *source = doc_text(doc, "source");
 
-    if (str_eq(doc_text(doc, "msg"), "event"))
-        return LINE_EVENT;
+    if (json_object_get(doc, "event") && json_object_get(doc, "status"))
+        return LINE_EVENT; /* journal_event(), serve.c */
     if (str_eq(source, "kernel"))
         return LINE_KERNEL;
     return str_eq(source, "guest") ? LINE_AGENT : LINE_SHIM;
@@ -186,7 +186,7 @@ static void add_line(void *arg, const char *text, size_t len)
     line.text =
         doc_text(doc, line.source == LINE_AGENT || line.source == LINE_KERNEL ? "text" : "msg");
     line.doc = TAKE_PTR(doc);
-    if (line.source == LINE_SHIM && str_eq(line.text, "output"))
+    if (line.source == LINE_SHIM && json_object_get(line.doc, "log-directory"))
         outputs_add(x->outputs, &line);
     lines_add(x->out, &line);
 }
