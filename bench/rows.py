@@ -22,7 +22,7 @@ ROWS = [
     ("run_ms", "ctr run --rm true", "ms", True),
     ("run_cpu_ms", "the same, CPU of the machine", "ms", True),
     ("run_in_pod_ms", "ctr run, in a pod that runs", "ms", True),
-    ("run_in_pod_cpu_ms", "the same, CPU of the machine", "ms", True),
+    ("run_in_pod_cpu_ms", "in such a pod, CPU of the machine", "ms", True),
     ("exec_ms", "exec true, by the shim's service", "ms", True),
     ("exec_p99_ms", "the same, p99", "ms", True),
     ("ctr_exec_ms", "exec true, by ctr", "ms", True),

@@ -195,7 +195,7 @@ static void formatting(struct disks_fixture *r)
            REASON_NONE);
     ASSERT_EQ(disks_map_fails(r, disks_reserve(r, "empty2.img", false, (struct guest_disk){ 0 })),
               REASON_DISK_NO_FILESYSTEM);
-    /* The guest asks for its capacity again and again, but not for ever. */
+    /* The guest asks for the missing capacity again, for a limited time. */
     disks_host(r, "truncate -s 0 nothing.img");
     ASSERT_EQ(disks_map_fails(r, disks_reserve(r, "nothing.img", false, (struct guest_disk){ 0 })),
               REASON_DISK_NO_FILESYSTEM);
