@@ -13,6 +13,8 @@
 
 #define DIR_NAME ".journal"
 #define OLDER "@1"
+#define STATE "@state"
+#define STATE_NEW "@state.new"
 
 struct journal {
     char *path, *older;
@@ -24,6 +26,11 @@ struct journal {
 char *journal_path(const char *run_root, const char *ns, const char *id)
 {
     return str_format("%s/" DIR_NAME "/%s@%s", run_root, ns, id);
+}
+
+char *journal_state_path(const char *path)
+{
+    return str_format("%s" STATE, path);
 }
 
 /* --- journals of exited shims --- */
@@ -55,12 +62,15 @@ static int newest_first(const void *a, const void *b)
     return x < y ? 1 : -(x > y);
 }
 
-static void remove_both(const char *path)
+static void remove_all(const char *path)
 {
-    AUTO_FREE char *older = str_format("%s" OLDER, path);
+    static const char *const parts[] = { "", OLDER, STATE, STATE_NEW };
 
-    (void)unlink(path);
-    (void)unlink(older);
+    for (size_t i = 0; i < ARRAY_LEN(parts); i++) {
+        AUTO_FREE char *part = str_format("%s%s", path, parts[i]);
+
+        (void)unlink(part);
+    }
 }
 
 static void prune(const char *run_root)
@@ -73,7 +83,7 @@ static void prune(const char *run_root)
         qsort(o.v, o.n, sizeof(*o.v), newest_first);
     for (size_t i = 0; i < o.n; i++) {
         if (i >= JOURNAL_KEEP)
-            remove_both(o.v[i].path);
+            remove_all(o.v[i].path);
         free(o.v[i].path);
     }
     free(o.v);
@@ -153,6 +163,19 @@ void journal_add(struct journal *j, const char *line, size_t len)
         j->bytes += (uint64_t)n;
 }
 
+void journal_state(struct journal *j, const char *text)
+{
+    AUTO_FREE char *path = j ? str_format("%s" STATE, j->path) : NULL,
+                   *new = j ? str_format("%s" STATE_NEW, j->path) : NULL;
+    AUTO_FD int fd =
+        j ? open(new, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600) : -1;
+
+    if (fd < 0)
+        return;
+    if (fd_write_full(fd, text, strlen(text)) < 0 || rename(new, path) < 0)
+        (void)unlink(new);
+}
+
 int journal_fd(const struct journal *j)
 {
     return j ? j->fd : -1;
@@ -163,7 +186,7 @@ void journal_close(struct journal *j, bool keep)
     if (!j)
         return;
     if (!keep)
-        remove_both(j->path);
+        remove_all(j->path);
     fd_close(j->fd);
     free(j->path);
     free(j->older);

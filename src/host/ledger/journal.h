@@ -22,6 +22,9 @@ int journal_open(const char *run_root, const char *ns, const char *id, struct jo
                  struct err *err);
 /* Adds one line, which includes its newline. A line that cannot be written is lost. */
 void journal_add(struct journal *j, const char *line, size_t len);
+/* Keeps the shim's state beside the journal, for as long as that is kept. Replaces what was there;
+ * if it cannot be written, that stays. j may be NULL. */
+void journal_state(struct journal *j, const char *text);
 /* The descriptor, for code that cannot call journal_add (log_aside). Its number does not change
  * until the journal is closed. -1 for NULL. */
 int journal_fd(const struct journal *j);
@@ -32,6 +35,8 @@ void journal_close(struct journal *j, bool keep);
 
 /* Caller frees. */
 char *journal_path(const char *run_root, const char *ns, const char *id);
+/* Where journal_state() keeps it, for the journal of this path. Caller frees. */
+char *journal_state_path(const char *path);
 struct journal_entry {
     const char *ns, *id, *path;
     bool alive; /* its shim is running */

@@ -118,3 +118,31 @@ TEST(a_second_writer_is_refused)
     ASSERT_MSG_HAS(err.msg, "lock");
     journal_close(j, false);
 }
+
+static char *state_of(const char *path)
+{
+    AUTO_FREE char *at = journal_state_path(path);
+    char *text = NULL;
+    size_t len;
+
+    return file_read_all(at, 100, &text, &len) < 0 ? NULL : text;
+}
+
+TEST(a_state_is_kept_as_long_as_the_journal)
+{
+    TEMPDIR(p);
+    struct journal *j = open_one(p.dir, "a");
+    AUTO_FREE char *path = journal_path(p.dir, "k8s.io", "a");
+
+    journal_state(j, "{ \"longer\": 1 }");
+    journal_state(j, "{}");
+    journal_close(j, true);
+
+    AUTO_FREE char *kept = state_of(path);
+
+    ASSERT_STR(kept, "{}");
+    ASSERT_EQ(look(p.dir).n, 1); /* it does not count as a journal */
+    journal_close(open_one(p.dir, "a"), false);
+    ASSERT(!state_of(path));
+    journal_state(NULL, "{}");
+}
