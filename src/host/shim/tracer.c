@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/offload.h"
+#include "base/saved.h"
 #include "base/stream.h"
 #include "host/shim/tracer_priv.h"
 #include "proto/pb.h"
@@ -348,6 +349,27 @@ int tracer_stop(struct ctx *ctx, struct tracer *t, struct err *err)
     while (t->sending.n + t->queue.n > 0)
         (void)attempt(ctx, t, true, err); /* on failure the spans are counted as lost */
     return 0;
+}
+
+void tracer_saved(struct saved *sv, struct tracer *t)
+{
+    struct batch all = { .n = t->sending.n + t->queue.n };
+
+    for (int i = 0; i < SIDES; i++) {
+        sbuf_add(&all.side[i], t->sending.side[i].data, t->sending.side[i].len);
+        sbuf_add(&all.side[i], t->queue.side[i].data, t->queue.side[i].len);
+    }
+    saved_u32(sv, 1, &all.n);
+    saved_sbuf(sv, 2, &all.side[SHIM]);
+    saved_sbuf(sv, 3, &all.side[AGENT]);
+    saved_u64(sv, 4, &t->sink.sent);
+    saved_u64(sv, 5, &t->sink.lost);
+    if (saved_reads(sv)) {
+        batch_release(&t->queue);
+        t->queue = all;
+    } else {
+        batch_release(&all);
+    }
 }
 
 void tracer_free(struct tracer *t)

@@ -7,6 +7,7 @@
 #include "base/span.h"
 
 struct err;
+struct saved;
 struct stream;
 struct tracer;
 
@@ -29,4 +30,6 @@ struct span_sink *tracer_sink(struct tracer *t); /* NULL for NULL */
 /* Ends the fiber and sends the rest, once. Waits. t may be NULL. */
 int tracer_stop(struct ctx *ctx, struct tracer *t, struct err *err);
 void tracer_free(struct tracer *t); /* after stop */
+/* For saved.h: spans that were not sent yet, of a tracer that has no attempt under way. */
+void tracer_saved(struct saved *sv, struct tracer *t);
 AUTO_DEFINE(struct tracer *, tracer_free);

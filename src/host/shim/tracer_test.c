@@ -6,8 +6,10 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/stream.h"
+#include "fixture/saved_fixture.h"
 #include "fixture/stream_pair.h"
 #include "harness/tap.h"
+#include "host/control/settled.h"
 #include "host/shim/tracer.h"
 #include "host/shim/tracer_priv.h"
 #include "proto/pb.h"
@@ -309,4 +311,52 @@ TEST_VIRTUAL(a_full_queue_counts_what_it_does_not_take_and_the_end_sends_the_res
     ASSERT_OK(tracer_stop(&own, c.tracer, &err), err);
     ASSERT_EQ(sink->sent, TRACER_QUEUE_SPANS);
     collector_stop(&own, &c);
+}
+
+static unsigned count(const struct sbuf *in, const char *text)
+{
+    const char *at = in->data, *end = in->data + in->len;
+    unsigned n = 0;
+
+    while (at && (at = memmem(at, (size_t)(end - at), text, strlen(text)))) {
+        at += strlen(text);
+        n++;
+    }
+    return n;
+}
+
+static bool look(void *arg, const char *name, const char *why)
+{
+    *(bool *)arg &= !str_eq(name, "tracer") || settled_at(name, why);
+    return true;
+}
+
+TEST_VIRTUAL(spans_that_were_not_sent_are_sent_by_the_next_program)
+{
+    struct ctx own = ctx_root(ctx->loop);
+    struct err err = ERR_INIT;
+    struct collector from, to;
+    bool settled = true;
+
+    log_init(2, LOG_OFF, LOG_LOGFMT);
+    collector_start(&from, ctx->loop, 0);
+    emit(&own, &from, NULL);
+    ASSERT_OK(fiber_sleep(&own, 1500 * NS_PER_MS, &err), err);
+    ASSERT_EQ(from.asked, 1);
+    emit(&own, &from, NULL); /* behind those that could not be sent */
+    tracer_sink(from.tracer)->sent = 7;
+    tracer_sink(from.tracer)->lost = 3;
+    loop_each_fiber(ctx->loop, look, &settled);
+    ASSERT(settled); /* or no shim could be upgraded while the collector is away */
+    collector_start(&to, ctx->loop, 200);
+    SAVED_PASS_ON(w, tracer_saved(w, from.tracer), , s, tracer_saved(s, to.tracer), again,
+                  tracer_saved(again, to.tracer));
+    ASSERT_OK(fiber_sleep(&own, 2 * NS_PER_S, &err), err);
+    ASSERT_EQ(to.asked, 1);
+    ASSERT_EQ(count(&to.got, "crun create"), 2);
+    ASSERT_EQ(count(&to.got, "Create"), 2);
+    ASSERT_EQ(tracer_sink(to.tracer)->sent, 7 + 4);
+    ASSERT_EQ(tracer_sink(to.tracer)->lost, 3);
+    collector_stop(&own, &to);
+    collector_stop(&own, &from);
 }
