@@ -15,6 +15,8 @@ struct signalfd_siginfo;
 struct loop_opts {
     bool virtual_time;
     uint64_t seed; /* 0: ready fibers run in order */
+    bool by_name;  /* with a seed: the next one depends only on the names of the ready ones and on
+                    * the time, so that what else has run before changes nothing */
 };
 
 /* opts may be NULL. NULL with errno: no file descriptor is left. Caller frees; fibers that are
@@ -60,6 +62,11 @@ int loop_wait_idle(struct ctx *ctx, const char *why, struct err *err);
  * NULL: it is ready to run. */
 void loop_each_fiber(const struct loop *loop,
                      bool (*fn)(void *arg, const char *name, const char *why), void *arg);
+/* For a program that continues another one: while held, no fiber reads from a stream, writes to it,
+ * or accepts a connection. Each waits where it would. */
+void loop_hold_io(struct loop *loop, bool held);
+/* For what does so beside the streams. Waits only while that is held. */
+int loop_io(struct ctx *ctx, const char *why, struct err *err);
 /* For the simulation of a program that is replaced: frees fibers where they wait, without running
  * them; what they own is lost. In virtual time only. */
 void loop_drop_fibers(struct loop *loop, bool (*pick)(void *arg, const char *name), void *arg);

@@ -25,11 +25,13 @@ struct loop *loop_new(const struct loop_opts *opts)
     list_init(&loop->fibers);
     list_init(&loop->orphans);
     waitq_init(&loop->idle);
+    waitq_init(&loop->io_released);
     fiber_fill_reserve(loop);
     if (opts && opts->virtual_time) {
         loop->virtual_time = true;
         loop->virtual_now = VIRTUAL_START;
         loop->seeded = opts->seed != 0;
+        loop->by_name = opts->by_name;
         rng_seed(&loop->rng, opts->seed);
         return loop;
     }
@@ -246,6 +248,35 @@ static void handle_events(struct loop *loop)
 
 /* --- the loop --- */
 
+/* FNV-1a, mixed. */
+static uint64_t rank(uint64_t now, const char *name)
+{
+    uint64_t h = UINT64_C(0xcbf29ce484222325) ^ now;
+
+    for (; *name; name++)
+        h = (h ^ (uint8_t)*name) * UINT64_C(0x100000001b3);
+    return (h ^ h >> 32) * UINT64_C(0x9e3779b97f4a7c15);
+}
+
+/* Which of the ready fibers is next. */
+static size_t pick(struct loop *loop)
+{
+    uint64_t least = UINT64_MAX;
+    size_t at = loop->ready_head;
+
+    if (!loop->by_name)
+        return at + rng_below(&loop->rng, loop->ready_n - at);
+    for (size_t i = at; i < loop->ready_n; i++) {
+        uint64_t r = rank(loop->virtual_now, loop->ready[i]->name);
+
+        if (r < least) {
+            least = r;
+            at = i;
+        }
+    }
+    return at;
+}
+
 static void run_ready(struct loop *loop)
 {
     /* Runs only the fibers that are ready now; those that become ready meanwhile run after the next
@@ -254,10 +285,10 @@ static void run_ready(struct loop *loop)
         size_t head = loop->ready_head;
 
         if (loop->seeded) {
-            size_t pick = head + rng_below(&loop->rng, loop->ready_n - head);
-            struct fiber *chosen = loop->ready[pick];
+            size_t at = pick(loop);
+            struct fiber *chosen = loop->ready[at];
 
-            loop->ready[pick] = loop->ready[head];
+            loop->ready[at] = loop->ready[head];
             loop->ready[head] = chosen;
         }
         loop->ready_head++;
@@ -440,6 +471,21 @@ int loop_wait_idle(struct ctx *ctx, const char *why, struct err *err)
 
     ctx->loop->n_idle--;
     return r;
+}
+
+void loop_hold_io(struct loop *loop, bool held)
+{
+    loop->io_held = held;
+    if (!held)
+        waitq_wake_all(&loop->io_released);
+}
+
+int loop_io(struct ctx *ctx, const char *why, struct err *err)
+{
+    while (ctx->loop->io_held && fiber_self(ctx->loop))
+        if (waitq_wait(ctx, &ctx->loop->io_released, why, err) < 0)
+            return -1;
+    return 0;
 }
 
 void loop_each_fiber(const struct loop *loop,

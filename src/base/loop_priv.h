@@ -86,7 +86,7 @@ void loop_pulse_over(struct loop_pulse *p, uint64_t since);
 
 struct loop {
     bool virtual_time, stopped;
-    bool seeded;
+    bool seeded, by_name;
     struct rng rng;
     uint64_t virtual_now;
     uint64_t wall_offset; /* of the virtual clock, modulo 2^64: it may be set back */
@@ -115,9 +115,11 @@ struct loop {
     size_t n_spare;
     void *reserve[LOOP_RESERVE_STACKS];
     size_t n_reserve;
-    uint64_t switches;  /* to a fiber, ever */
-    struct waitq idle;  /* loop_wait_idle */
-    unsigned n_idle;    /* fibers in it */
+    uint64_t switches; /* to a fiber, ever */
+    struct waitq idle; /* loop_wait_idle */
+    unsigned n_idle;   /* fibers in it */
+    bool io_held;      /* loop_hold_io */
+    struct waitq io_released;
     uint64_t idle_seen; /* switches, once those that were woken have looked */
     struct list orphans;
     struct fiber *ended; /* to be freed after the switch */

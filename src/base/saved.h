@@ -11,7 +11,7 @@
  * no field can be written and not read. The format is protobuf's, and this code is the schema; a
  * field's number is never used again for something else. A field that the document lacks keeps its
  * value, and a field that the reader does not know is skipped: both happen between two versions of
- * the program.
+ * the program. Of texts, bytes and lists an absent one is an empty one.
  *
  * Errors stick: after the first one nothing is read any more, every saved_count is 0, and
  * saved_check returns it. A value that cannot be right (an unknown state) is an error.

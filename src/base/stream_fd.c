@@ -127,7 +127,7 @@ static int fd_read(struct ctx *ctx, struct stream *s, void *buf, size_t len, siz
 {
     struct fd_stream *f = self(s);
 
-    if (take_turn(ctx, f, err) < 0)
+    if (loop_io(ctx, "read", err) < 0 || take_turn(ctx, f, err) < 0)
         return -1;
     for (;;) {
         if (f->ended || s->fd < 0) {
@@ -159,7 +159,7 @@ static int fd_write(struct ctx *ctx, struct stream *s, const void *buf, size_t l
 {
     struct fd_stream *f = self(s);
 
-    if (take_turn(ctx, f, err) < 0)
+    if (loop_io(ctx, "write", err) < 0 || take_turn(ctx, f, err) < 0)
         return -1;
     for (;;) {
         if (s->fd < 0)
@@ -280,6 +280,9 @@ static size_t to_pack(const struct fd_stream *from, const struct fd_stream *to)
 static ssize_t splice_once(struct ctx *ctx, struct fd_stream *from, struct fd_stream *to,
                            size_t *ret_pack, char *side, struct err *err)
 {
+    *side = 'r';
+    if (loop_io(ctx, "read", err) < 0)
+        return -ECANCELED;
     for (;;) {
         *side = 'r';
         if (from->ended || from->base.fd < 0)

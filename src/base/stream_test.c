@@ -420,3 +420,27 @@ TEST_FIBER(endless_reads_and_writes_let_others_run_and_see_a_cancel)
         cancel_release(&cancel);
     }
 }
+
+TEST_FIBER(nothing_is_read_or_written_while_the_loop_holds_it)
+{
+    struct ctx limited = ctx_with_timeout(ctx, 20 * NS_PER_MS);
+    struct err err = ERR_INIT;
+    char buf[8];
+    size_t n = 0;
+    int ends[2];
+
+    ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+    struct stream *in = stream_from_fd(ctx->loop, ends[0]),
+                  *out = stream_from_fd(ctx->loop, ends[1]);
+    ASSERT_OK(stream_write_full(ctx, out, "a", 1, &err), err);
+    loop_hold_io(ctx->loop, true);
+    ASSERT_FAIL(stream_read(&limited, in, buf, sizeof(buf), &n, &err), err, ERR_DEADLINE);
+    err_clear(&err);
+    ASSERT_FAIL(stream_write_full(&limited, out, "b", 1, &err), err, ERR_DEADLINE);
+    err_clear(&err);
+    loop_hold_io(ctx->loop, false);
+    ASSERT_OK(stream_read(ctx, in, buf, sizeof(buf), &n, &err), err);
+    ASSERT(n == 1 && buf[0] == 'a');
+    stream_free(in);
+    stream_free(out);
+}

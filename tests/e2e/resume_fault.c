@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -27,23 +28,69 @@ static int resumes(void)
     return 0;
 }
 
-/* Resuming looks at each descriptor whether it is the right one. The eighth is in the middle. */
-int fstat64(int fd, struct stat64 *st)
+/* Its stack ends in a page that nobody may touch. */
+static int overflow(volatile int *end)
 {
-    int (*real)(int, struct stat64 *) = (int (*)(int, struct stat64 *))dlsym(RTLD_NEXT, "fstat64");
+    volatile char more[4096];
+
+    more[0] = (char)*end;
+    return *end ? 0 : overflow(end) + more[0];
+}
+
+/* Every fiber has run once, and waits. */
+int epoll_pwait2(int epfd, struct epoll_event *events, int n, const struct timespec *limit,
+                 const sigset_t *mask)
+{
+    int (*real)(int, struct epoll_event *, int, const struct timespec *, const sigset_t *) =
+        (int (*)(int, struct epoll_event *, int, const struct timespec *, const sigset_t *))dlsym(
+            RTLD_NEXT, "epoll_pwait2");
     const char *fault = getenv("RESUME_FAULT");
     static int calls;
 
-    if (fault && resumes() && ++calls == 8) {
-        if (strcmp(fault, "crash") == 0)
-            *(volatile int *)8 = 1;
-        if (strcmp(fault, "abort") == 0)
-            abort();
-        if (strcmp(fault, "hang") == 0)
-            for (;;)
-                pause();
+    if (fault && strcmp(fault, "steps") == 0 && ++calls == 2 && resumes())
+        abort();
+    return real(epfd, events, n, limit, mask);
+}
+
+static void fail(const char *fault)
+{
+    int *volatile nowhere = NULL;
+
+    if (strcmp(fault, "crash") == 0)
+        *nowhere = 1;
+    if (strcmp(fault, "abort") == 0)
+        abort();
+    if (strcmp(fault, "overflow") == 0) {
+        volatile int end = 0;
+
+        overflow(&end);
+    }
+    if (strcmp(fault, "late") == 0) { /* just before the limit */
+        usleep(9700 * 1000);
+        abort();
+    }
+    if (strcmp(fault, "hang") == 0)
+        for (;;)
+            pause();
+}
+
+/* Resuming looks at each descriptor whether it is the right one. The eighth (or RESUME_FAULT_AT) is
+ * in the middle. */
+int fstat64(int fd, struct stat64 *st)
+{
+    int (*real)(int, struct stat64 *) = (int (*)(int, struct stat64 *))dlsym(RTLD_NEXT, "fstat64");
+    const char *fault = getenv("RESUME_FAULT"), *at = getenv("RESUME_FAULT_AT");
+    static int calls;
+
+    if (!fault || strcmp(fault, "steps") == 0 || ++calls != (at ? atoi(at) : 8))
+        return real(fd, st);
+    if (resumes()) {
+        fail(fault);
         errno = EBADF;
         return -1;
     }
+    /* The limit of the program that failed must not end this one. */
+    if (strcmp(fault, "late") == 0)
+        usleep(1000 * 1000);
     return real(fd, st);
 }

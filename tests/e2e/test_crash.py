@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import struct
+import tarfile
 import time
 
 import intruder
@@ -73,6 +74,11 @@ def shim_crashes(t):
     t.equal([n["signal"] for n in found], ["SIGSEGV"])
     t.match(r"containerd-shim-lcow-v2\+0x", found[0]["backtrace"])
     t.explains("c1", "SHIM_CRASHED")
+    r = t.lcow("report", "-o", os.path.join(t.work, "r.tar"), "c1")
+    t.equal(r.code, 0, r)
+    with tarfile.open(os.path.join(t.work, "r.tar")) as tar:
+        kept = json.load(tar.extractfile("lcow-report/state.json"))
+    t.equal([(c["id"], c["state"]) for c in kept["containers"]], [("c1", "running")], kept)
     t.must("containers", "rm", "c1")
 
 

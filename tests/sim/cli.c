@@ -23,7 +23,9 @@
 #define CLASSES_MAX 32
 #define BLOCK 1000
 #define BROKEN_STATUS 3
-#define TWICE 24 /* schedules that are run again, to compare their traces */
+#define TWINS 100
+#define TIME_LEN 16 /* of a line: "#     1.000000  " */
+#define TWICE 24    /* schedules that are run again, to compare their traces */
 
 static volatile sig_atomic_t current_hi, current_lo;
 
@@ -31,11 +33,21 @@ static volatile sig_atomic_t current_hi, current_lo;
 
 static struct sbuf trace; /* of the schedule that runs, if it is kept */
 static bool printing, keeping;
-static bool upgrades;
+static bool upgrades, has_twin, is_twin;
 
 bool cli_upgrades(void)
 {
     return upgrades;
+}
+
+bool cli_has_twin(void)
+{
+    return has_twin;
+}
+
+bool cli_is_twin(void)
+{
+    return is_twin;
 }
 
 /* Asked by LeakSanitizer: what only the stacks of a replaced program knew cannot be freed. */
@@ -197,6 +209,87 @@ static unsigned count_unsteady(const struct cli_program *p, const struct annotat
     return unsteady;
 }
 
+/* --- twins --- */
+
+static int by_time_and_text(const void *a, const void *b)
+{
+    const char *const *x = a, *const *y = b;
+
+    return strcmp(*x, *y);
+}
+
+/* The look at the guest's clock is a timer that begins again: if it is under way when the VM ends,
+ * the VM is terminated once more. */
+static bool is_of_upgrade(const char *text)
+{
+    static const char *const its[] = { "upgraded", "no upgrade", "vmm: terminate" };
+
+    for (size_t i = 0; i < ARRAY_LEN(its); i++)
+        if (str_starts(text, its[i]))
+            return true;
+    return false;
+}
+
+/* Sorted: what happens at the same time has no order, since the next program does more then.
+ * Without the lines about the upgrades themselves. */
+static char *timeline_of(const struct cli_program *p, uint64_t seed, const char *dir, bool twin)
+{
+    AUTO(strv_release) struct strv lines = { 0 };
+    struct cli_result r;
+
+    is_twin = twin;
+    run_watched(p, seed, dir, &r);
+    is_twin = false;
+
+    AUTO_FREE char *text = sbuf_take(&trace);
+    struct sbuf out = { 0 };
+
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"))
+        if (!is_of_upgrade(line + TIME_LEN))
+            strv_add(&lines, line);
+    if (lines.n > 0)
+        qsort(lines.v, lines.n, sizeof(*lines.v), by_time_and_text);
+    for (size_t i = 0; i < lines.n; i++)
+        sbuf_addf(&out, "%s\n", lines.v[i]);
+    return sbuf_take(&out);
+}
+
+static bool are_twins_alike(const struct cli_program *p, uint64_t seed, const char *dir)
+{
+    has_twin = keeping = true;
+
+    AUTO_FREE char *one = timeline_of(p, seed, dir, false), *two = timeline_of(p, seed, dir, true);
+    size_t at = 0, line = 0;
+
+    has_twin = keeping = false;
+    if (str_eq(one, two))
+        return true;
+    for (; one[at] && one[at] == two[at]; at++)
+        if (one[at] == '\n')
+            line = at + 1;
+    printf("# seed %llu differs with upgrades, and without:\n", (unsigned long long)seed);
+    printf("%.*s\n%.*s\n", (int)strcspn(one + line, "\n"), one + line,
+           (int)strcspn(two + line, "\n"), two + line);
+    return false;
+}
+
+/* Prints the test. */
+static bool report_twins(const struct cli_program *p, const struct annotations *o, const char *dir,
+                         unsigned number)
+{
+    unsigned tried = 0, differ = 0;
+
+    for (uint64_t seed = o->first; seed <= o->last && tried < TWINS; seed++) {
+        if (seed % p->n_classes != p->timeless)
+            continue;
+        tried++;
+        differ += !are_twins_alike(p, seed, dir);
+    }
+    printf("%sok %u - upgrades do not show in the trace of the class %s: %u schedules\n",
+           differ ? "not " : "", number, p->classes[p->timeless], tried);
+    return differ == 0;
+}
+
 /* --- the report --- */
 
 static void report_class(const struct cli_program *p, unsigned i, const struct totals *t)
@@ -217,7 +310,7 @@ static int report(const struct cli_program *p, const struct totals *classes, uns
 {
     struct totals all = { 0 };
 
-    printf("1..%u\n", p->n_classes + 1);
+    printf("1..%u\n", p->n_classes + 1 + (upgrades && p->timeless > 0));
     for (unsigned i = 0; i < p->n_classes; i++) {
         report_class(p, i, &classes[i]);
         all.schedules += classes[i].schedules;
@@ -331,6 +424,11 @@ int cli_main(int argc, char **argv, const struct cli_program *p)
                                                    : run_block(p, &o, dir, classes);
     if (!broken && !o.verbose)
         unsteady = count_unsteady(p, &o, dir, &tried);
+
+    int failed = report(p, classes, unsteady, tried);
+
+    if (upgrades && p->timeless > 0 && !report_twins(p, &o, dir, p->n_classes + 2))
+        failed = 1;
     (void)dir_remove(dir);
-    return report(p, classes, unsteady, tried);
+    return failed;
 }

@@ -21,6 +21,9 @@ struct cli_program {
     /* Once, in a directory of ours alone; may be NULL. 0 or -errno. */
     int (*prepare)(const char *dir);
     void (*run)(uint64_t seed, const char *dir, struct cli_result *ret);
+    /* The class in which nothing happens by a timer of the shim's, so that upgrades do not show in
+     * the trace; 0: there is none. */
+    unsigned timeless;
 };
 /* The whole program; its exit status. */
 int cli_main(int argc, char **argv, const struct cli_program *p);
@@ -31,6 +34,10 @@ void cli_trace(uint64_t now, const char *fmt, va_list ap) __attribute__((format(
 bool cli_tracing(void);
 /* --upgrades: in each schedule, another program takes over the shim now and then. */
 bool cli_upgrades(void);
+/* A schedule whose trace is compared with that of its twin, in which each upgrade ends before the
+ * exec: an upgrade must not shift what is decided by chance. */
+bool cli_has_twin(void);
+bool cli_is_twin(void);
 /* A law is broken: the first one counts. */
 void cli_broken(struct cli_result *r, uint64_t now, const char *fmt, va_list ap)
     __attribute__((format(printf, 3, 0)));

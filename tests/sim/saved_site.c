@@ -41,7 +41,9 @@ bool saved_site(struct saved_site *at)
 
 bool saved_site_open(struct saved_site *at, struct saved *s, unsigned field)
 {
-    return saved_site(at) && saved_reads(s) ? false : saved_open(s, field);
+    if (!saved_reads(s))
+        return saved_open(s, field);
+    return saved_site(at) ? false : saved_open(s, field);
 }
 
 size_t saved_site_count(const char *file, struct saved *s, unsigned field, size_t n)

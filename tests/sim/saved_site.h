@@ -3,6 +3,7 @@
  *     SAVED_SITES=FILE    appends to FILE, at the end: each site, and how often it was passed
  *     SAVED_LEFT_OUT=N    the site to leave out, by its place in that list */
 #pragma once
+#include "base/json.h"
 #include "base/saved.h"
 
 struct saved_site {
@@ -13,7 +14,7 @@ struct saved_site {
 };
 /* Whether to leave it out. */
 bool saved_site(struct saved_site *at);
-/* The same for messages, which are written, but not read. */
+/* The same for messages, which are written, but not read: a line that only writes is not passed. */
 bool saved_site_open(struct saved_site *at, struct saved *s, unsigned field);
 /* The elements of a message that is left out are not there. */
 size_t saved_site_count(const char *file, struct saved *s, unsigned field, size_t n);
@@ -38,6 +39,7 @@ size_t saved_site_count(const char *file, struct saved *s, unsigned field, size_
 #define saved_str(s, f, v) SAVED_FIELD(saved_str, s, f, v)
 #define saved_sbuf(s, f, v) SAVED_FIELD(saved_sbuf, s, f, v)
 #define saved_strv(s, f, v) SAVED_FIELD(saved_strv, s, f, v)
+#define json_saved(s, f, v) SAVED_FIELD(json_saved, s, f, v)
 #define saved_text(s, f, v, n) (saved_site(SAVED_SITE(#v, f)) ? (void)0 : saved_text(s, f, v, n))
 #define saved_bytes(s, f, v, n) (saved_site(SAVED_SITE(#v, f)) ? (void)0 : saved_bytes(s, f, v, n))
 #define saved_fd(s, f, w, v) (saved_site(SAVED_SITE(#v, f)) ? (void)0 : saved_fd(s, f, w, v))

@@ -14,7 +14,8 @@ int main(int argc, char **argv)
                                                       [SVC_FIG_EVENTS] = "events",
                                                       [SVC_FIG_UPGRADES] = "upgrades" },
                                          .prepare = world_prepare,
-                                         .run = svc_run };
+                                         .run = svc_run,
+                                         .timeless = SVC_ALONE };
 
     return cli_main(argc, argv, &program);
 }

@@ -1,13 +1,13 @@
 /* svc_upgrade.c - the shim saves itself and another program continues, now and then. */
 #include "base/loop.h"
 #include "base/saved.h"
-#include "host/control/events.h"
+#include "cli.h"
 #include "host/control/inspect.h"
-#include "host/control/registry.h"
 #include "host/rpc/rpc_server.h"
-#include "host/service/service.h"
-#include "host/shim/watch.h"
+#include "host/shim/serve_priv.h"
 #include "svc_priv.h"
+
+#define FIRST_STEPS 200 /* of each fiber of the next program, until all are where they were */
 
 uint64_t svc_held(const struct svc *s)
 {
@@ -21,29 +21,15 @@ static void hold(struct svc *s, bool held)
     rpc_server_hold(s->server, held);
 }
 
-/* As shim_save.c. */
 static void parts(struct saved *sv, struct svc *s)
 {
-    if (saved_open(sv, 20)) {
-        events_saved(sv, s->events);
-        saved_close(sv);
-    }
-    if (saved_open(sv, 21)) {
-        registry_saved(sv, s->registry);
-        saved_close(sv);
-    }
-    if (saved_open(sv, 22)) {
-        service_saved(sv, s->service);
-        saved_close(sv);
-    }
-    if (saved_open(sv, 23)) {
-        watch_saved(sv, s->watch);
-        saved_close(sv);
-    }
-    if (saved_open(sv, 24)) {
-        rpc_server_saved(sv, s->server);
-        saved_close(sv);
-    }
+    struct shim all = { .events = s->events,
+                        .registry = s->registry,
+                        .service = s->service,
+                        .watch = s->watch,
+                        .server = s->server };
+
+    shim_saved_body(sv, &all);
 }
 
 static void keep(struct svc *s)
@@ -67,7 +53,7 @@ void svc_upgrade(struct svc *s, uint64_t limit_ns)
     if (world_settle(&s->w, limit_ns) == 0 && !s->leaving) {
         parts(writer, s);
         before = registry_inspect(s->registry);
-        if (!dry_run && world_exec(&s->w, writer, &reader) == 0) {
+        if (!dry_run && !cli_is_twin() && world_exec(&s->w, writer, &reader) == 0) {
             keep(s);
             svc_peer_lose(s);
             svc_begin(s);
@@ -75,6 +61,8 @@ void svc_upgrade(struct svc *s, uint64_t limit_ns)
             world_resumed(&s->w, reader, before, s->registry);
             s->w.result->figures[SVC_FIG_UPGRADES]++;
         }
+        for (int i = 0; cli_has_twin() && i < FIRST_STEPS && world_settle(&s->w, 0) < 0; i++)
+            fiber_yield(s->w.loop);
     }
     hold(s, false);
 }

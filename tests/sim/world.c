@@ -78,6 +78,10 @@ bool world_status_ok(uint32_t status)
 static struct fake_answer decide(void *arg, const struct bridge_request *q)
 {
     struct world *w = arg;
+
+    if (cli_has_twin())
+        return (struct fake_answer){ FAKE_ANSWER };
+
     struct fake_answer a = { FAKE_ANSWER, world_some_ns(w, w->answer_ns), BRIDGE_HR_FAIL };
 
     /* Boots have a simulation of their own. */
@@ -268,7 +272,8 @@ void world_open(struct world *w, uint64_t seed, const char *dir, struct cli_resu
     current = w;
     rng_seed(&w->rng, seed);
     snprintf(w->dir, sizeof(w->dir), "%s", dir);
-    w->loop = loop_new(&(struct loop_opts){ .virtual_time = true, .seed = seed });
+    w->loop = loop_new(
+        &(struct loop_opts){ .virtual_time = true, .seed = seed, .by_name = cli_has_twin() });
     the_host = (struct fake_host){ 0 };
     w->host = &the_host;
     fake_host_init(w->host, w->loop);

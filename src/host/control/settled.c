@@ -1,5 +1,6 @@
 /* settled.c - the waits at which a fiber can be saved: the fiber that the new program starts
- * instead comes to the same wait. A test of each room holds that its texts are still these. */
+ * instead comes to the same wait. A text that has changed makes upgrades wait for 30 s: the
+ * simulations and tests/e2e/test_upgrade.py notice. */
 #include "host/control/settled.h"
 #include "base/err.h"
 #include "base/loop.h"
@@ -21,6 +22,7 @@ static const struct {
     { "rpc client", "read" },
     { "publisher", "the next event" },
     { "publisher", "sleep" },
+    { "tracer", "sleep" }, /* until a batch is sent, or sent again */
     { "tracer", "spans" },
     { "watch", "nothing left to serve" },
 

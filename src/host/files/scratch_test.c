@@ -315,8 +315,8 @@ TEST_FIBER(a_saved_disk_is_still_locked_and_can_be_removed)
 
     start(&f);
     s = make(ctx, &f, "a");
-    int fd = scratch_fd(s);
-    AUTO_FREE char *dir = str_dup(s->dir);
+    int fd = scratch_fd(s), lock = s->lock;
+    AUTO_FREE char *dir = str_dup(s->dir), *ns_dir = str_dup(s->ns_dir);
     scratch_saved(writer, 1, f.ledger, &s);
     reader = saved_fixture_read(writer);
     s->fd = s->lock = -1; /* as an exec: the object goes, its descriptors stay */
@@ -324,11 +324,13 @@ TEST_FIBER(a_saved_disk_is_still_locked_and_can_be_removed)
     scratch_saved(reader, 1, f.ledger, &again);
     ASSERT_OK(saved_check(reader, &err), err);
     ASSERT_EQ(scratch_fd(again), fd);
+    ASSERT_EQ(again->lock, lock); /* or it would never be closed */
     ASSERT_HAS(again->path, "/scratch.img");
     ASSERT_OK(scratch_sweep(f.dir, false, NULL, NULL, &err), err);
     ASSERT_EQ(access(dir, F_OK), 0); /* a living one */
     ASSERT_EQ(ledger_fixture_open(f.ledger), 1);
     drop(ctx, again);
     ASSERT_EQ(access(dir, F_OK), -1);
+    ASSERT_EQ(access(ns_dir, F_OK), -1);
     finish(&f);
 }

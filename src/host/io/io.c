@@ -107,6 +107,8 @@ static int look(struct io_leftover *l, struct err *err)
 
 static int linger(struct io_leftover *l, struct err *err)
 {
+    if (loop_io(&l->io->rest, "a reader of the remaining output", err) < 0)
+        return -1;
     while (io_unread(l->write_end < 0 ? l->read_end : l->write_end) > 0)
         if (look(l, err) < 0 || loop_wait_fd(&l->io->rest, l->watch, POLLIN,
                                              "a reader of the remaining output", err) < 0)

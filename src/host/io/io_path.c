@@ -414,7 +414,8 @@ static int pump(struct io_pump *p, struct err *err)
 
     while (!p->ended) {
         p->in_thread = false;
-        p->last = loop_wait_fd(ctx, p->which == 0 ? p->to : p->from,
+        p->last = loop_io(ctx, "a pipe to a file", err) < 0 ||
+                  loop_wait_fd(ctx, p->which == 0 ? p->to : p->from,
                                p->which == 0 ? POLLOUT : POLLIN, "a pipe to a file", err) < 0;
         if (p->last && p->which == 0)
             break;

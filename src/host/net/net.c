@@ -407,6 +407,8 @@ static int dialled(int fd, bool *ret_ipv6, uint16_t *ret_port)
 int net_forward_accept(struct ctx *ctx, int listener, int *ret_fd, bool *ret_ipv6,
                        uint16_t *ret_port, struct err *err)
 {
+    if (loop_io(ctx, "connections to the pod's ports", err) < 0)
+        return -1;
     for (;;) {
         AUTO_FD int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 

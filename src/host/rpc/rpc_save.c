@@ -14,6 +14,17 @@ void rpc_server_hold(struct rpc_server *s, bool held)
         waitq_wake_all(&s->released);
 }
 
+bool rpc_server_receiving(const struct rpc_server *s)
+{
+    LIST_EACH (&s->conns, pos) {
+        const struct rpc_in *in = LIST_ENTRY(pos, struct rpc_conn, node)->in;
+
+        if (in && !in->between)
+            return true;
+    }
+    return false;
+}
+
 static void call_save(struct saved *sv, struct rpc_call *call)
 {
     struct sbuf body = { (char *)call->body, call->body_len, 0 };

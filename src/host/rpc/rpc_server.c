@@ -129,6 +129,8 @@ static int accept_later(struct ctx *ctx, struct rpc_server *s, struct err *err)
 /* 0 if there may be more to accept. */
 static int accept_one(struct ctx *ctx, struct rpc_server *s, struct err *err)
 {
+    if (loop_io(ctx, "accept", err) < 0)
+        return -1;
     if (fiber_admit(ctx->loop, err) < 0)
         return accept_later(ctx, s, err);
 

@@ -124,6 +124,8 @@ struct rpc_stats rpc_server_stats(const struct rpc_server *s);
 
 /* While the server is held, no further request is started: bytes wait in the sockets. */
 void rpc_server_hold(struct rpc_server *s, bool held);
+/* Whether a frame has arrived in part. */
+bool rpc_server_receiving(const struct rpc_server *s);
 /* Connections, and the calls that wait on them, for saved.h. Everything else must be answered.
  * Reading: into a new server with all its services. */
 void rpc_server_saved(struct saved *sv, struct rpc_server *s);

@@ -13,6 +13,7 @@
 #include "host/control/diag.h"
 #include "host/control/events.h"
 #include "host/control/forsaken.h"
+#include "host/control/inspect.h"
 #include "host/control/registry.h"
 #include "host/control/run_file.h"
 #include "host/jail/cgroup.h"
@@ -44,6 +45,7 @@
 #define STOP_LIMIT (1 * NS_PER_S)
 #define UNLINK_LIMIT (10 * NS_PER_S) /* a concurrent `start` may have the lock */
 #define LOOK_LIMIT (5 * NS_PER_S)
+#define STEPS_LIMIT (2 * NS_PER_S)
 #define STUCK_LIMIT (5 * NS_PER_S)
 #define SLOW_LIMIT (30 * NS_PER_S) /* a request that takes longer is logged */
 
@@ -205,6 +207,13 @@ static void begin_watching(struct shim *s)
                  F_ERR(&err));
 }
 
+void shim_keep_state(struct shim *s)
+{
+    AUTO_FREE char *text = registry_inspect(s->registry);
+
+    journal_state(s->journal, text);
+}
+
 static void journal_event(const struct event *e)
 {
     log_journal(NULL, "event",
@@ -256,6 +265,8 @@ static bool on_event(void *arg, const struct event *e)
     journal_event(e);
     if (forsaken_is(s->registry, e->container_id))
         return false; /* containerd has the exit from `delete`, and the bundle is gone */
+    if (!e->exec_id[0] && !s->leaving)
+        shim_keep_state(s);
     if (e->kind == EVENT_START)
         loop_trim(s->loop); /* frees memory that a create needed: the shim is idle from now on */
     if (init_exit) {
@@ -586,7 +597,7 @@ static int read_state(int fd, struct sbuf *ret, struct err *err)
     return 0;
 }
 
-/* Nothing is read from a socket, and no fiber runs, before all of it has succeeded. */
+/* No fiber runs before all of it has succeeded. */
 static int build_again(struct shim *s, struct saved *sv, struct err *err)
 {
     bool stats_v2 = true;
@@ -604,6 +615,16 @@ static int build_again(struct shim *s, struct saved *sv, struct err *err)
     return saved_check(sv, err);
 }
 
+/* Each fiber comes to a wait, while a crash still leads to the previous program: for that, nothing
+ * may be read or sent yet. */
+static void first_steps(struct shim *s)
+{
+    struct ctx limited = ctx_limited(s->loop, STEPS_LIMIT);
+    struct err ignored = ERR_INIT; /* then so be it */
+
+    (void)loop_wait_idle(&limited, "the first steps of all others", &ignored);
+}
+
 static int start_again(struct shim *s, struct err *err)
 {
     AUTO(sbuf_release) struct sbuf state = { 0 };
@@ -613,12 +634,16 @@ static int start_again(struct shim *s, struct err *err)
     if (shim_args_check(s->args, err) < 0 || upgrade_handover(s->args, &h, err) < 0)
         return -1;
     upgrade_guard(s->args, &h);
+    loop_hold_io(s->loop, true);
     if (read_state(h.state_fd, &state, err) < 0 ||
         saved_reader(state.data, state.len, &sv, err) < 0 || build_again(s, sv, err) < 0) {
         upgrade_go_back(s->args, &h, err);
         return -1;
     }
+    upgrade_outcome(s, &h);
+    first_steps(s);
     upgrade_settle(s, sv, &h);
+    loop_hold_io(s->loop, false);
     registry_update_run_file(s->registry); /* it has the version */
     begin_watching(s);
     return 0;

@@ -47,6 +47,9 @@ struct shim {
     bool erred; /* an error occurred: the journal is kept for `lcow explain` */
 };
 
+/* serve.c: for `lcow report`, if this process should end without a farewell. */
+void shim_keep_state(struct shim *s);
+
 /* shim_save.c: the whole shim, for saved.h. The head is what must be known before the shim's
  * objects can be made. */
 void shim_saved_head(struct saved *sv, struct shim *s);
@@ -69,5 +72,7 @@ void upgrade_guard(const struct shim_args *a, const struct upgrade_handover *h);
 /* The previous program is executed, with this error. Returns if there is none. */
 void upgrade_go_back(const struct shim_args *a, const struct upgrade_handover *h,
                      const struct err *why);
-/* This program continues the shim. */
+/* All is built: from now on Upgrade can be answered. */
+void upgrade_outcome(struct shim *s, const struct upgrade_handover *h);
+/* This program continues the shim: nothing leads back. */
 void upgrade_settle(struct shim *s, struct saved *sv, struct upgrade_handover *h);

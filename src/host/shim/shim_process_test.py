@@ -11,6 +11,8 @@ import fcntl
 import hashlib
 import json
 import os
+import re
+import secrets
 import signal
 import socket
 import stat
@@ -69,8 +71,8 @@ def decode(data):
     return out
 
 
-def request(stream, method, payload):
-    body = message(1, TASK) + message(2, method) + message(3, payload)
+def request(stream, method, payload, service=TASK):
+    body = message(1, service) + message(2, method) + message(3, payload)
     return struct.pack(">IIBB", len(body), stream, 1, 0) + body
 
 
@@ -92,12 +94,15 @@ class Connection:
             data += more
         return data
 
-    def call(self, method, payload=b""):
+    def call(self, method, payload=b"", service=TASK):
         """The answer's payload, or a number: the error's code."""
         self.id += 2
-        self.s.sendall(request(self.id, method, payload))
+        self.s.sendall(request(self.id, method, payload, service))
+        return self.answer(self.id)
+
+    def answer(self, wanted):
         size, stream, kind, _ = struct.unpack(">IIBB", self.read(10))
-        assert (stream, kind) == (self.id, 2), (stream, kind)
+        assert (stream, kind) == (wanted, 2), (stream, kind)
         answer = decode(self.read(size))
         status = decode(answer.get(1, b""))
         return status[1] if status.get(1) else decode(answer.get(2, b""))
@@ -146,7 +151,7 @@ class World:
 
     def has_sanitizer(self):
         with open(PROGRAM, "rb") as f:
-            return b"__asan_init" in f.read()
+            return b"__asan_report" in f.read()  # __asan_init is named by base/crash_linux.c
 
     def check_sanitizer(self):
         for name in os.listdir(self.top):
@@ -228,9 +233,10 @@ def daemons(top):
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            if (os.readlink(f"/proc/{pid}/exe").startswith(PROGRAM) and
+            words = open(f"/proc/{pid}/cmdline").read().split("\0")
+            if (os.path.basename(words[0]) == os.path.basename(PROGRAM) and
                     os.readlink(f"/proc/{pid}/cwd").startswith(top) and
-                    open(f"/proc/{pid}/cmdline").read().endswith("\0serve\0")):
+                    ("resume" in words or words[-2:] == ["serve", ""])):
                 found.append(int(pid))
         except OSError:
             pass
@@ -841,6 +847,233 @@ def info_and_version_are_told(w):
     for key, value in (("containerd.io/runtime-allow-mounts", "mkdir/*,format/*,mkfs/*,erofs,loop"),
                        ("io.lcow.saved-state", "1-1")):
         assert message(5, message(1, key) + message(2, value)) in r.stdout, (key, r.stdout)
+
+
+# ---------------------------------------------------------------- upgrades
+
+def copied(w, name, text=None, mode=0o755):
+    """A copy of the program, or a script, as a package would put it elsewhere."""
+    folder = os.path.join(w.top, "programs", name)
+    os.makedirs(folder, mode=0o755)
+    path = os.path.join(folder, os.path.basename(PROGRAM))
+    with open(path, "wb") as f:
+        if text is None:
+            with open(PROGRAM, "rb") as own:
+                f.write(own.read())
+        else:
+            f.write(f"#!/bin/sh\n{text}\n".encode())
+    os.chmod(path, mode)
+    return path
+
+
+def upgrade(c, program, token=None, dry_run=False):
+    """None, or why not."""
+    token = secrets.randbits(63) | 1 if token is None else token
+    answer = c.call("Upgrade", message(1, program) + varint(2 << 3) + varint(dry_run) +
+                    varint(3 << 3) + varint(token), "lcow.v1.Shim")
+    return answer[5].decode() if 5 in answer else None
+
+
+def open_files(pid):
+    found = []
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            found.append(re.sub(r":\[\d+\]", "", os.readlink(f"/proc/{pid}/fd/{fd}")))
+        except FileNotFoundError:
+            pass  # closed meanwhile
+    return sorted(f for f in found if "/sanitizer." not in f)  # its log, open in each program
+
+
+def settle_files(pid, program):
+    """Without the program's own, and when nothing is open for a moment only."""
+    last = None
+
+    def same():
+        nonlocal last
+        before, last = last, open_files(pid)
+        return before == last
+    until(same, "its descriptors are the same")
+    return last
+
+
+def executable(pid):
+    return os.readlink(f"/proc/{pid}/exe")
+
+
+def another_program_continues_the_process(w):
+    address = w.start("c1")
+    pid = w.pid(address)
+    programs = [copied(w, "one"), copied(w, "two")]
+    with w.connect(address) as c, w.connect(address) as other:
+        for i in range(6):
+            assert upgrade(c, programs[i % 2]) is None
+            assert executable(pid) == programs[i % 2]
+            assert other.call("Connect", message(1, "x"))[1] == pid
+            files = settle_files(pid, programs[i % 2])
+            if i == 0:
+                first = files
+        assert files == first, (files, first)
+        with open(os.path.join(w.run_root, ".journal/ns@c1@state")) as f:
+            assert json.load(f)["sandbox"] == "c1"
+        assert upgrade(c, programs[0], dry_run=True) is None and executable(pid) == programs[1]
+        other.call("Shutdown")
+    until(lambda: gone(pid) and os.listdir(w.sockets) == [], "it ends, and its socket is removed")
+    assert os.listdir(os.path.join(w.run_root, ".journal")) == [], "no error, no journal"
+
+
+def requests_that_arrive_meanwhile_wait_for_the_next_program(w):
+    address = w.start("c1")
+    pid = w.pid(address)
+    slow = copied(w, "slow", f'case "$*" in *resume*) sleep 1;; esac; exec {PROGRAM} "$@"')
+    with w.connect(address) as c, w.connect(address) as other, w.connect(address) as half:
+        frame = request(1, "Connect", message(1, "x"))
+        c.s.sendall(request(1, "Upgrade", message(1, slow) + varint(3 << 3) + varint(7),
+                            "lcow.v1.Shim"))
+        until(lambda: executable(pid) != PROGRAM, "the script runs")
+        other.s.sendall(frame)
+        half.s.sendall(frame[:7])
+        c.id = 1
+        assert 5 not in c.answer(1)
+        assert other.answer(1)[1] == pid
+        half.s.sendall(frame[7:])
+        assert half.answer(1)[1] == pid
+
+
+def a_request_that_is_half_sent_is_awaited(w):
+    address = w.start("c1")
+    pid = w.pid(address)
+    with w.connect(address) as c, w.connect(address) as half:
+        frame = request(1, "Connect", message(1, "x" * 500))
+        half.s.sendall(frame[:300])
+        time.sleep(0.2)
+        c.s.sendall(request(1, "Upgrade", message(1, copied(w, "one")) + varint(3 << 3) + varint(7),
+                            "lcow.v1.Shim"))
+        time.sleep(1)
+        half.s.sendall(frame[300:])
+        half.answer(1)
+        answer = c.answer(1)
+        assert 5 not in answer, answer
+        assert w.pid(address) == pid and executable(pid) != PROGRAM
+
+
+def programs_that_anyone_could_have_changed_are_refused(w):
+    address = w.start("c1")
+    pid = w.pid(address)
+    with w.connect(address) as c:
+        path = copied(w, "open")
+        os.chmod(os.path.dirname(path), 0o777)
+        assert "another user" in upgrade(c, path)
+        os.chmod(os.path.dirname(path), 0o1777)
+        assert upgrade(c, path, dry_run=True) is None, "the sticky bit protects it"
+        os.chmod(path, 0o775)
+        assert "another user" in upgrade(c, path)
+        if os.geteuid() == 0:
+            os.chmod(path, 0o755)
+            os.chown(os.path.dirname(path), 1234, -1)
+            assert "another user" in upgrade(c, path)
+        touched = copied(w, "touched", f'{PROGRAM} "$@"; touch -d @1 "$0"')
+        assert touched in upgrade(c, touched), "it was replaced after it was checked"
+        assert upgrade(c, PROGRAM, token=0), "without a token"
+    assert (w.pid(address), executable(pid)) == (pid, PROGRAM)
+
+
+def faulty(w, fault, first=""):
+    library = os.environ.get("RESUME_FAULT_SO")
+    assert library, "RESUME_FAULT_SO names tests/e2e/resume_fault.c, compiled"
+    return copied(w, fault, f'case "$*" in *" -1 "*) ;; *resume*) {first} ;; esac; '
+                  f'RESUME_FAULT={fault} RESUME_FAULT_AT=2 LD_PRELOAD={library} exec {PROGRAM} "$@"')
+
+
+def a_program_that_fails_in_the_middle_leaves_the_previous_one_running(w):
+    if w.has_sanitizer():
+        return "a sanitizer must be loaded first"
+    address = w.start("c1")
+    pid = w.pid(address)
+    with w.connect(address) as c:
+        for fault, why in (("refuse", "not open"), ("crash", "crashed"), ("abort", "crashed"),
+                           ("overflow", "crashed"), ("late", "crashed"), ("hang", "10 s")):
+            files = settle_files(pid, PROGRAM)
+            answer = upgrade(c, faulty(w, fault))
+            assert answer and why in answer, (fault, answer)
+            assert w.pid(address) == pid and executable(pid) == PROGRAM, fault
+            now = settle_files(pid, PROGRAM)
+            assert now == files, (fault, [f for f in now if f not in files], now, files)
+        # In its first steps: what was sent meanwhile is answered by the previous one.
+        with w.connect(address) as other:
+            slow = faulty(w, "steps", "sleep 1;")
+            c.s.sendall(request(c.id + 2, "Upgrade", message(1, slow) + varint(3 << 3) + varint(7),
+                                "lcow.v1.Shim"))
+            c.id += 2
+            until(lambda: executable(pid) != PROGRAM, "the script runs")
+            other.s.sendall(request(1, "Connect", message(1, "x")))
+            with w.connect(address) as third:
+                assert third.call("Connect", message(1, "x"))[1] == pid
+            assert other.answer(1)[1] == pid
+            answer = c.answer(c.id)
+            assert b"crashed" in answer.get(5, b""), answer
+        clean = copied(w, "clean", f'unset LD_PRELOAD; exec {PROGRAM} "$@"')
+        assert upgrade(c, clean) is None
+
+
+def resumed(document, ns="ns", sandbox="c1"):
+    """What a program does that is given this document: it executes the previous one, here echo."""
+    state = os.memfd_create("state", 0)
+    os.write(state, document)
+    echo = os.open(os.path.realpath("/bin/echo"), os.O_RDONLY)
+    os.set_inheritable(echo, True)
+    os.set_inheritable(state, True)
+    try:
+        r = subprocess.run([PROGRAM, "-namespace", ns, "-id", sandbox, "-address", "a", "-socket",
+                            "unix:///s", "resume", str(state), str(echo), ""],
+                           stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT,
+                           close_fds=False)
+    finally:
+        os.close(state)
+        os.close(echo)
+    words = r.stdout.decode(errors="replace").split(f" resume {state} -1 ", 1)
+    assert r.returncode == 0 and len(words) == 2, r
+    return words[1].strip()
+
+
+def sealed(body):
+    return b"LCOWSAV1" + hashlib.sha256(body).hexdigest().encode() + body
+
+
+def document_of(w, name):
+    """The state of a running shim: a script that is executed with it copies it."""
+    address = w.start(name)
+    path = os.path.join(w.top, f"{name}.state")
+    script = copied(w, f"copies-{name}", 'case "$*" in *" resume "*) n=${*##* resume }; '
+                    f'cat </proc/self/fd/${{n%% *}} >{path}; '
+                    f'echo x 2>/dev/null >>/proc/self/fd/${{n%% *}} && touch {path}.changed;; '
+                    f'esac; exec {PROGRAM} "$@"')
+    with w.connect(address) as c:
+        assert upgrade(c, script) is None
+    assert not os.path.exists(path + ".changed"), "it is sealed"
+    with open(path, "rb") as f:
+        return f.read()
+
+
+def a_document_that_cannot_be_read_goes_back_as_it_is(w):
+    good = document_of(w, "c1")
+    body = good[72:]
+    assert good == sealed(body)
+    for n in (0, 1, 71, 72, 80, len(good) // 2, len(good) - 1):
+        assert (why := resumed(good[:n])) and "crashed" not in why, (n, why)
+    for at in range(0, len(good), max(1, len(good) // 40)):
+        flipped = bytearray(good)
+        flipped[at] ^= 1 << at % 8
+        assert (why := resumed(bytes(flipped))) and "crashed" not in why, (at, why)
+    assert body[:4] == b"\x08\x01\x10\x01"
+    assert " 9 " in resumed(sealed(b"\x08\x09\x10\x09" + body[4:]))
+    assert "another sandbox" in resumed(good, sandbox="c2") or "c1" in resumed(good, sandbox="c2")
+    assert "ns/c1" in resumed(good, ns="other")
+    assert "descriptor" in resumed(good), "its descriptors are not there"
+    for at in range(0, len(body), max(1, len(body) // 60)):
+        wrong = bytearray(body)
+        wrong[at] ^= 1 << at % 8
+        why = resumed(sealed(bytes(wrong)))  # as a version with a fault might write it
+        assert why and "crashed" not in why, (at, why)
 
 
 ONLY = sys.argv[2:]  # the names of tests

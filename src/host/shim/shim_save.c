@@ -1,6 +1,6 @@
 /* shim_save.c - the whole shim as a document. Not saved, because the new program makes it again:
- * the event loop, the publisher's connection, the tracer with spans that were not sent yet, the
- * journal's descriptor, the watcher for a stuck loop. */
+ * the event loop, the publisher's connection, the journal's descriptor, the watcher for a stuck
+ * loop. */
 #include "base/saved.h"
 #include "host/control/events.h"
 #include "host/control/registry.h"
@@ -8,6 +8,7 @@
 #include "host/rpc/rpc_server.h"
 #include "host/shim/serve_priv.h"
 #include "host/shim/shim_priv.h"
+#include "host/shim/tracer.h"
 #include "host/shim/watch.h"
 #include <stdlib.h>
 
@@ -121,6 +122,10 @@ void shim_saved_body(struct saved *sv, struct shim *s)
     }
     if (saved_open(sv, 24)) {
         rpc_server_saved(sv, s->server);
+        saved_close(sv);
+    }
+    if (s->tracer && saved_open(sv, 25)) {
+        tracer_saved(sv, s->tracer);
         saved_close(sv);
     }
 }

@@ -60,21 +60,55 @@ static int refuse(struct err *err, const char *program, const char *why)
                        why);
 }
 
-static int check_file(const char *program, struct err *err)
+/* In a directory with the sticky bit nobody else can replace what is ours. */
+static bool is_ours_alone(const struct stat *st)
 {
+    return st->st_uid == geteuid() && (!(st->st_mode & (S_IWGRP | S_IWOTH)) ||
+                                       (S_ISDIR(st->st_mode) && st->st_mode & S_ISVTX));
+}
+
+static bool are_dirs_safe(const char *program)
+{
+    AUTO_FREE char *path = realpath(program, NULL);
     struct stat st;
 
+    for (char *end = path; end && (end = strrchr(path, '/'));) {
+        end[end == path] = '\0'; /* "/" stays */
+        if (stat(path, &st) < 0 || !is_ours_alone(&st))
+            return false;
+        if (end == path)
+            return true;
+    }
+    return false;
+}
+
+static int check_file(const char *program, struct stat *ret, struct err *err)
+{
     if (program[0] != '/')
         return refuse(err, program, "the path is not absolute");
-    if (stat(program, &st) < 0)
+    if (stat(program, ret) < 0)
         return refuse(err, program, strerror(errno));
-    if (!S_ISREG(st.st_mode))
+    if (!S_ISREG(ret->st_mode))
         return refuse(err, program, "not a regular file");
-    if (st.st_uid != geteuid() || (st.st_mode & (S_IWGRP | S_IWOTH)))
+    if (!is_ours_alone(ret) || !are_dirs_safe(program))
         return refuse(err, program, "another user could change it");
     if (access(program, X_OK) < 0)
         return refuse(err, program, "not executable");
     return 0;
+}
+
+/* While the shim settled, a package may have begun to replace it. */
+static int check_same(const char *program, const struct stat *st, struct err *err)
+{
+    struct stat now;
+
+    if (stat(program, &now) == 0 && now.st_dev == st->st_dev && now.st_ino == st->st_ino &&
+        now.st_size == st->st_size && now.st_mtim.tv_sec == st->st_mtim.tv_sec &&
+        now.st_mtim.tv_nsec == st->st_mtim.tv_nsec)
+        return 0;
+    return err_because(err, REASON_UPGRADE_REFUSED, ERR_UNAVAILABLE,
+                       "upgrade: %s was replaced after it was checked; repeat the upgrade",
+                       program);
 }
 
 /* What it prints for -info. */
@@ -141,11 +175,12 @@ static int check_info(const char *program, const struct sbuf *info, char *ret_ve
     return 0;
 }
 
-static int check_program(struct ctx *ctx, const char *program, char *ret_version, struct err *err)
+static int check_program(struct ctx *ctx, const char *program, struct stat *ret, char *ret_version,
+                         struct err *err)
 {
     AUTO(sbuf_release) struct sbuf info = { 0 };
 
-    if (check_file(program, err) < 0)
+    if (check_file(program, ret, err) < 0)
         return -1;
     if (ask_info(ctx, program, &info, err) < 0)
         return refuse(err, program, err->msg);
@@ -154,13 +189,22 @@ static int check_program(struct ctx *ctx, const char *program, char *ret_version
 
 /* --- saving --- */
 
+/* A client may be in the middle of a request. */
+static int check_settled(const struct shim *s, struct err *busy)
+{
+    if (settled_check(s->loop, busy) < 0)
+        return -1;
+    return rpc_server_receiving(s->server) ? err_set(busy, ERR_STATE, "a request is being received")
+                                           : 0;
+}
+
 /* Until every other fiber is at a wait at which it can be saved. From then on nothing may wait. */
 static int settle(struct ctx *ctx, struct shim *s, struct err *err)
 {
     struct ctx limited = ctx_with_timeout(ctx, SETTLE_LIMIT);
     struct err busy = ERR_INIT;
 
-    while (settled_check(s->loop, &busy) < 0) {
+    while (check_settled(s, &busy) < 0) {
         if (loop_wait_idle(&limited, "the shim to settle", err) == 0)
             continue;
         if (err->code != ERR_DEADLINE)
@@ -206,6 +250,7 @@ static int write_state(struct saved *sv, int *ret_fd, struct err *err)
 struct resume_argv {
     char state[NUMBER_SIZE], previous[NUMBER_SIZE];
     const char *v[16];
+    const char **why; /* in v */
 };
 
 static void resume_argv(struct resume_argv *r, const struct shim_args *a, int state, int previous,
@@ -229,6 +274,7 @@ static void resume_argv(struct resume_argv *r, const struct shim_args *a, int st
     r->v[n++] = "resume";
     r->v[n++] = r->state;
     r->v[n++] = r->previous;
+    r->why = &r->v[n];
     r->v[n++] = why;
     r->v[n] = NULL;
 }
@@ -257,12 +303,12 @@ static int execute(struct shim *s, struct saved *sv, int state, const char *prog
 }
 
 static int save_and_switch(struct ctx *ctx, struct shim *s, const struct service_upgrade *u,
-                           const char *program, struct err *err)
+                           const char *program, const struct stat *checked, struct err *err)
 {
     AUTO(saved_free) struct saved *sv = saved_writer();
     AUTO_FD int state = -1;
 
-    if (settle(ctx, s, err) < 0)
+    if (settle(ctx, s, err) < 0 || check_same(program, checked, err) < 0)
         return -1;
     s->upgrade.token = u->token;
     s->upgrade.begun_ns = loop_now(s->loop);
@@ -273,6 +319,7 @@ static int save_and_switch(struct ctx *ctx, struct shim *s, const struct service
         return err_wrap_because(err, REASON_UPGRADE_REFUSED, "upgrade");
     if (u->dry_run)
         return 0;
+    shim_keep_state(s);
     log_info(ctx, "upgrade: executing the new program", F_STR("program", program));
     return execute(s, sv, state, program, err);
 }
@@ -293,9 +340,12 @@ static int answer(const struct upgrade *last, const struct service_upgrade *u, s
 int upgrade_run(struct ctx *ctx, struct shim *s, const struct service_upgrade *u, struct err *err)
 {
     AUTO_FREE char *program = u->program[0] ? str_dup(u->program) : own_path();
+    struct stat checked;
     int r;
 
-    if (u->token && u->token == s->upgrade.token && !s->upgrade.under_way)
+    if (!u->token) /* the new program would take it for another upgrade, again and again */
+        return err_because(err, REASON_UPGRADE_REFUSED, ERR_INVALID, "upgrade: no token");
+    if (u->token == s->upgrade.token && !s->upgrade.under_way)
         return answer(&s->upgrade, u, err);
     if (s->upgrade.under_way)
         return err_because(err, REASON_UPGRADE_REFUSED, ERR_UNAVAILABLE,
@@ -304,10 +354,10 @@ int upgrade_run(struct ctx *ctx, struct shim *s, const struct service_upgrade *u
         return err_sys(err, errno, "find the running program");
     snprintf(u->ret_from, SERVICE_VERSION_SIZE, "%s", LCOW_VERSION);
     s->upgrade.under_way = true;
-    r = check_program(ctx, program, u->ret_to, err);
+    r = check_program(ctx, program, &checked, u->ret_to, err);
     if (r == 0) {
         rpc_server_hold(s->server, true);
-        r = save_and_switch(ctx, s, u, program, err);
+        r = save_and_switch(ctx, s, u, program, &checked, err);
         rpc_server_hold(s->server, false);
     }
     s->upgrade.under_way = false;
@@ -341,6 +391,8 @@ static void go_back(void)
 
 static void on_crash(int signo)
 {
+    (void)alarm(0); /* it would outlive the exec */
+    *back.why = signo == SIGALRM ? "it took more than 10 s" : "it crashed";
     go_back();
     (void)signal(signo, SIG_DFL);
     (void)raise(signo);
@@ -348,16 +400,30 @@ static void on_crash(int signo)
 
 static const int guarded[] = { SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGALRM };
 
+/* A fiber's stack may have overflowed. A sanitizer has a stack for its own handlers. */
+static void guard_stack(void)
+{
+    static char bytes[16 * 1024] __attribute__((aligned(16)));
+    const stack_t stack = { .ss_sp = bytes, .ss_size = sizeof(bytes) };
+    stack_t old = { 0 };
+
+    if (sigaltstack(NULL, &old) == 0 && old.ss_flags & SS_DISABLE)
+        (void)sigaltstack(&stack, NULL);
+}
+
 void upgrade_guard(const struct shim_args *a, const struct upgrade_handover *h)
 {
     /* An exec keeps the signal mask: the handler's signal must not stay blocked. */
-    struct sigaction act = { .sa_handler = on_crash, .sa_flags = SA_NODEFER };
+    struct sigaction act = { .sa_handler = on_crash, .sa_flags = SA_NODEFER | SA_ONSTACK };
 
     (void)prctl(PR_SET_NAME, SHIM_NAME); /* it was executed by a descriptor */
+    (void)alarm(0);                      /* of the program in between */
     if (h->previous_fd < 0)
         return;
-    resume_argv(&back, a, h->state_fd, -1, "it crashed or took more than 10 s");
+    resume_argv(&back, a, h->state_fd, -1, "");
     back_fd = h->previous_fd;
+    (void)fcntl(back_fd, F_SETFD, FD_CLOEXEC); /* the previous program does not need it */
+    guard_stack();
     for (size_t i = 0; i < ARRAY_LEN(guarded); i++)
         (void)sigaction(guarded[i], &act, NULL);
     (void)alarm(RESUME_SECONDS);
@@ -373,9 +439,20 @@ void upgrade_go_back(const struct shim_args *a, const struct upgrade_handover *h
     go_back();
 }
 
-void upgrade_settle(struct shim *s, struct saved *sv, struct upgrade_handover *h)
+void upgrade_outcome(struct shim *s, const struct upgrade_handover *h)
 {
     struct upgrade *u = &s->upgrade;
+
+    u->pause_ns = loop_now(s->loop) - u->begun_ns;
+    if (h->why[0])
+        (void)err_because(&u->failed, REASON_UPGRADE_FAILED, ERR_UNAVAILABLE,
+                          "upgrade: the new program could not continue: %s; the previous one did",
+                          h->why);
+}
+
+void upgrade_settle(struct shim *s, struct saved *sv, struct upgrade_handover *h)
+{
+    const struct upgrade *u = &s->upgrade;
     struct err err = ERR_INIT;
 
     (void)alarm(0);
@@ -385,14 +462,9 @@ void upgrade_settle(struct shim *s, struct saved *sv, struct upgrade_handover *h
         log_error(NULL, "descriptors may leak into child processes", F_ERR(&err));
     fd_close(TAKE_FD(h->state_fd));
     fd_close(TAKE_FD(h->previous_fd));
-    u->pause_ns = loop_now(s->loop) - u->begun_ns;
-    if (h->why[0]) {
-        (void)err_because(&u->failed, REASON_UPGRADE_FAILED, ERR_UNAVAILABLE,
-                          "upgrade: the new program could not continue: %s; the previous one did",
-                          h->why);
+    if (u->failed.code != ERR_NONE)
         log_error(NULL, "upgrade failed; the previous program continues", F_ERR(&u->failed));
-    } else {
+    else
         log_info(NULL, "upgraded", F_STR("from", u->from), F_STR("to", LCOW_VERSION),
                  F_NS(LK_DURATION, u->pause_ns));
-    }
 }

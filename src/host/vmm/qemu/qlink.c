@@ -196,6 +196,8 @@ static int accept_one(struct qlink *l, struct err *err)
     socklen_t len = sizeof(from);
     int fd = -1;
 
+    if (loop_io(&l->ctx, "link: a connection", err) < 0)
+        return -1;
     errno = ENOMEM;
     if (fiber_admit(l->ctx.loop, err) == 0)
         fd = accept4(l->listener, (struct sockaddr *)&from, &len, SOCK_CLOEXEC | SOCK_NONBLOCK);

@@ -10,6 +10,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/sockios.h>
 #include <net/if.h>
 #include <sched.h>
@@ -159,11 +160,12 @@ static void begin(struct world *w, void (*before)(struct ctx *ctx, struct world 
     saved_first_half(false, first_half, w);
 }
 
-static void replace(struct ctx *ctx, struct world *w)
+static void replace(struct ctx *ctx, struct world *w,
+                    void (*before)(struct ctx *ctx, struct world *w))
 {
     struct err err = ERR_INIT;
 
-    begin(w, NULL);
+    begin(w, before);
     ASSERT_OK(w->checked, w->err);
     const struct qlink_opts o = opts(w, ctx, 1);
     AUTO(saved_free) struct saved *reader = saved_fixture_read(w->writer);
@@ -191,7 +193,7 @@ TEST_FIBER(connections_stay_and_new_ones_come)
     struct world w;
     struct stream *guest, *host;
 
-    replace(ctx, &w);
+    replace(ctx, &w, NULL);
     exchange(ctx, w.guest, w.host);
     exchange(ctx, w.host, w.guest);
     host = connect_port(ctx, w.l[1], MORE, &guest);
@@ -209,7 +211,7 @@ TEST_FIBER(a_port_that_was_not_dialled_is_opened_again_once_and_a_used_one_never
     struct vmm_listener *v = NULL;
     struct err err = ERR_INIT;
 
-    replace(ctx, &w);
+    replace(ctx, &w, NULL);
     ASSERT_FAIL(qlink_listen(w.l[1], USED, &v, &err), err, ERR_EXISTS);
     host = connect_port(ctx, w.l[1], OPEN, &guest);
     ASSERT_FAIL(qlink_listen(w.l[1], OPEN, &v, &err), err, ERR_EXISTS);
@@ -225,7 +227,7 @@ TEST_FIBER(its_end_ends_connections_from_before)
     char byte;
     size_t n = 1;
 
-    replace(ctx, &w);
+    replace(ctx, &w, NULL);
     qlink_close(w.l[1], "the VM has ended");
     ASSERT_OK(stream_read(ctx, w.host, &byte, 1, &n, &err), err);
     ASSERT_EQ(n, 0);
@@ -236,7 +238,7 @@ TEST_FIBER(all_of_it_is_read)
 {
     struct world w;
 
-    replace(ctx, &w);
+    replace(ctx, &w, NULL);
     ASSERT_EQ(w.l[1]->device, -1);
     ASSERT_EQ(w.l[1]->cid, 77);
     ASSERT_EQ(w.l[1]->port, 78);
@@ -245,6 +247,24 @@ TEST_FIBER(all_of_it_is_read)
     ASSERT_EQ(w.l[1]->n_used, 1);
     ASSERT_EQ(w.l[1]->used[0].first, USED);
     ASSERT_EQ(w.l[1]->used[0].last, OPEN);
+    finish(ctx, &w);
+}
+
+static void by_vsock(struct ctx *ctx, struct world *w)
+{
+    (void)ctx;
+    w->l[0]->o.vsock = true;
+    w->l[0]->device = open("/dev/null", O_RDWR | O_CLOEXEC); /* in place of the vsock device */
+}
+
+TEST_FIBER(the_device_of_a_link_by_vsock_stays_open)
+{
+    struct world w;
+
+    replace(ctx, &w, by_vsock);
+    ASSERT(w.l[1]->o.vsock);
+    ASSERT(w.l[0]->device >= 0);
+    ASSERT_EQ(w.l[1]->device, w.l[0]->device);
     finish(ctx, &w);
 }
 
