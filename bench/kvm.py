@@ -27,7 +27,6 @@ def measure(quick, parts, say):
             if case.setup and "kvm" in case.variants:
                 case.function(h, opts)
         say("the emulated host is up")
-        h.run("cd /root/tree && lcow boot --kvm --cold -- true")  # proves KVM once for all
         only = " ".join(f"--only {part}" for part in parts or PARTS)
         h.run(f"cd /root/tree && {suite.ENV} bench/run --within {'--quick' if quick else ''} {only} "
               "--out /root/bench.json", code=None, seconds=SECONDS, show=sys.stderr.buffer.write)

@@ -30,16 +30,6 @@ PRIORITY = -10  # of its process and its session
 FAULTS = re.compile(r"scheduling while atomic|BUG:|Oops|general protection|WARNING: CPU|soft lockup|"
                     r"rcu.*stall|unexpected vmexit|kvm.*(KVM_BUG|unhandled)")
 NVME_MIB = 64
-# For a failing case, run in the host.
-STATE = """
-for s in $(lcow ps --json 2>/dev/null | python3 -c 'import json, sys
-for s in json.load(sys.stdin): print(s["sandbox"])'); do
-    echo "sandbox $s, its console:"; timeout 20 lcow console $s </dev/null 2>&1 | tail -n 40
-    echo "sandbox $s, its log:"; timeout 20 lcow logs -n 40 $s 2>&1
-done
-echo "containerd:"; journalctl -q -u containerd -n 40 --no-pager -o cat
-echo "kernel:"; dmesg | tail -n 15
-"""
 
 
 class Failure(Exception):
@@ -141,7 +131,7 @@ class Host:
         got = int(self.message(deadline))
         text = b"".join(parts).decode(errors="replace")
         if code is not None and got != code:
-            raise Failure(f"{script}: exit code {got}, not {code}:\n{text[-4000:]}")
+            raise Failure(f"{script}: exit code {got}, not {code}:\n{text[-16000:]}")
         return text
 
     def message(self, deadline):
@@ -183,7 +173,9 @@ class Host:
     def state(self):
         """What lcow's VMs and containerd have to say, for a failing case."""
         try:
-            return self.run(STATE, code=None, seconds=120) if self.alive() else "(the host has ended)"
+            if not self.alive():
+                return "(the host has ended)"
+            return self.run("sh /share/tree/tests/host/state", code=None, seconds=120)
         except Failure as e:
             return str(e)
 

@@ -178,6 +178,7 @@ def node(audited=True):
     try:
         yield n
     except BaseException:
+        print(sh(f"sh {HERE}/state", code=None), flush=True)  # while there are VMs
         n.clear()
         raise
     n.end()
