@@ -6,8 +6,9 @@ import os
 import sys
 
 import cells
+import part_files
 
-PARTS = ("shims", "calls", "stats", "inpod", "vms", "clones", "cri", "parallel", "density")
+PARTS = ("shims", "calls", "stats", "inpod", "vms", "clones", "cri", "parallel", "density", "network", "files")
 SECONDS = 2 * 3600  # a ceiling for a busy machine
 
 
@@ -20,6 +21,8 @@ def measure(quick, parts, say):
     work = os.path.join(cells.TOP, "build/host-bench")
     opts = argparse.Namespace(programs=True, suite="bench")
     suite.load()
+    if "files" in (parts or PARTS):
+        part_files.make_image()
     share = os.path.join(work, "share")
     tree.make(share, opts)
     with host.Host("kvm", share, os.path.join(work, "kvm")) as h:

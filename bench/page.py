@@ -1,7 +1,7 @@
 """docs/performance.md, made from build/bench.json: machine, versions, commit, all figures, marks."""
 
 import record
-from rows import (MARKS, ROOT_ROWS, ROOTS, ROWS, VM_ROWS, ours, ratio_text, short, spread, steps,
+from rows import (KVM_MARKS, MARKS, ROOT_ROWS, ROOTS, ROWS, VM_ROWS, ours, ratio_text, short, spread, steps,
                   value)
 
 HEAD = """# Performance
@@ -27,9 +27,9 @@ def facts(result):
             + "".join(f"- measured apart: {line}\n" for line in record.origins(result)))
 
 
-def marks(results):
-    out = ["\n## Marks\n", "| what | mark | measured | |", "|---|---|---|---|"]
-    for mark in MARKS:
+def marks(results, wanted=MARKS):
+    out = ["| what | mark | measured | |", "|---|---|---|---|"]
+    for mark in wanted:
         measured, met = mark.judge(results)
         sign = "≤" if mark.most else "≥"
         verdict = "not measured" if met is None else "met" if met else "**missed**"
@@ -122,6 +122,7 @@ def with_kvm(text, found):
            f"{found['made'][:16].replace('T', ' ')} UTC, commit `{found['commit'][:12]}`"
            f"{' with changes' if found['dirty'] else ''}{', a quick run' if found['quick'] else ''}; {m['cpus']} "
            f"CPU, {m['memory_mib']} MiB, Linux {m['kernel']}, QEMU {m['qemu']}, {m['accel']}.\n",
+           *(f"- measured apart: {line}\n" for line in record.origins(found)), *marks(theirs, KVM_MARKS), "",
            "| what | unit | runc | lcow, cold | lcow, clone | lcow / runc, KVM (emulated host) | "
            "lcow / runc, emulation |",
            "|---|---|---|---|---|---|---|"]
@@ -133,6 +134,8 @@ def with_kvm(text, found):
     for key, what, unit in VM_ROWS:
         if mine := value(theirs, "vm", key):
             out.append(f"| {what} | {unit} | – | {spread(mine)} | – | – | – |")
+    if (mine := value(theirs, "vm", "clone_ms")) and (cold := value(theirs, "vm", "cold_ms")):
+        out.append(f"\nA clone is ready {cold['median'] / mine['median']:.1f} times sooner than a cold start.")
     if count := value(theirs, "runc", "parallel"):
         out.append(f"\nMany pods at once: {count} of them.")
     out += [f"\nNot measured there: {trouble}" for trouble in found["troubles"]]
@@ -142,7 +145,7 @@ def with_kvm(text, found):
 def write(result, old=""):
     """The section about the emulated host stays as it was."""
     results = result["results"]
-    lines = marks(results) + ["\n![the same as a picture](../bench/report.svg)"] + \
+    lines = ["\n## Marks\n", *marks(results)] + ["\n![the same as a picture](../bench/report.svg)"] + \
         peers(results) + root_kinds(results) + by_themselves(results)
     for trouble in result["troubles"]:
         lines.append(f"\nNot measured: {trouble}")

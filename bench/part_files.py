@@ -46,7 +46,7 @@ PROGRAMS = (("true", "true", ("true",)),
 WHEN = (("first", "first"), ("second", "second"), ("share", "share again"))
 ROWS = tuple((f"{key}_{when}_ms", f"{what}: {words}", "ms", True)
              for key, what, _ in PROGRAMS for when, words in WHEN)
-ROUNDS = 8
+ROUNDS, WITHIN_ROUNDS = 20, 3
 WAIT = 120  # seconds for layer images
 PATIENCE = 120  # seconds for a run
 
@@ -138,7 +138,7 @@ measure_program.images = ()
 def measure(run, vm):
     make_image()
     peer, keys = run.as_pods_start(vm)
-    rounds = 2 if run.facts["quick"] else ROUNDS
+    rounds = 2 if run.facts["quick"] else WITHIN_ROUNDS if run.within else ROUNDS
     for key, what, command in PROGRAMS:
         run.say(f"files: {what}, by runc and lcow in turns")
         runc, lcow = multiprocessing.Semaphore(1), multiprocessing.Semaphore(0)

@@ -22,7 +22,7 @@ PORT = 5000
 SECONDS = 0.5      # of a stream out
 BYTES = 32 << 20   # of a stream in
 CALLS = 200
-TURNS, QUICK_TURNS = 20, 3
+TURNS, WITHIN_TURNS, QUICK_TURNS = 20, 8, 3
 BLOCK = 256 << 10
 RAW_ADDRESS, RAW_GATEWAY = "10.88.78.2", "10.88.78.1"
 RAW_WORK = f"""modprobe virtio_net
@@ -34,7 +34,9 @@ while [ ! -e /mnt/end ]; do sleep 0.2; done"""
 
 KEYS = (("net_out_mb_s", "TCP out of {}", "MB/s", False), ("net_in_mb_s", "TCP into {}", "MB/s", False),
         ("net_call_us", "TCP request/response, {}", "us", True))
-ROWS = tuple((key, what.format("the pod"), unit, less) for key, what, unit, less in KEYS)
+VHOST = "/dev/vhost-net"
+ROWS = tuple((prefix + key, what.format(of), unit, less) for prefix, of in (("", "the pod"), ("vhost_", "the pod, vhost-net"))
+             for key, what, unit, less in KEYS)
 VM_ROWS = tuple((f"raw_{key}", what.format("a VM of plain QEMU"), unit) for key, what, unit, _ in KEYS)
 
 
@@ -132,13 +134,22 @@ for each in (network, plain):
     each.prepare, each.images = pod.prepare, ()
 
 
+def with_vhost(found):
+    """Beside the same runc, so its rows are lcow's only."""
+    return {f"vhost_{key}": value for key, value in found.items()} if isinstance(found, dict) else found
+
+
 def measure(run, vm):
     peer, keys = run.as_pods_start(vm)
-    turns = QUICK_TURNS if run.facts["quick"] else TURNS
+    turns = QUICK_TURNS if run.facts["quick"] else WITHIN_TURNS if run.within else TURNS
     first, second = multiprocessing.Semaphore(1), multiprocessing.Semaphore(0)
     both = {"runc": cells.begin("runc", "2.1", network, turns, first, second),
             peer: cells.begin("lcow", "2.1", network, turns, second, first, **keys)}
     for name, begun in both.items():
         run.keep(name, cells.finish(begun))
+    if os.path.exists(VHOST):
+        run.say("the same with vhost-net")
+        alone = multiprocessing.Semaphore(1)
+        run.keep(peer, with_vhost(cells.run("lcow", "2.1", network, turns, alone, alone, vhost_net="auto", **keys)))
     run.say("plain QEMU on a tap")
     run.keep("vm", cells.run("runc", "2.1", plain, turns, vm.image, QEMU))

@@ -334,3 +334,17 @@ MARKS = [
     Mark("upgrade of the shim under a pod, pause", 50, "ms", _median("lcow", "upgrade_ms")),
     Mark("wake-ups per second, shim and agent", 0, "/s", _idle, why=_why_idle),
 ]
+
+# By KVM, on the emulated host.
+KVM_MARKS = [
+    Mark("ctr run in a pod that runs, times runc's", 1.5, "",
+         _ratio(("lcow", "run_in_pod_ms"), ("runc", "run_in_pod_ms"))),
+    Mark("a pod and a container, times runc's", 3, "",
+         _ratio(("lcow clone", "cri_pod_ms"), ("runc", "cri_pod_ms"))),
+    Mark("many pods at once, times runc's", 4, "",
+         _ratio(("lcow clone", "parallel_ms"), ("runc", "parallel_ms"))),
+    Mark("a pod by clone, with 20 of them", 30, "MiB", _median("lcow clone", "pod20_mib"),
+         why=lambda results: words("QEMU {} MiB, in which the guest's own pages are {} and its share of the template's {}; "
+                                   "shim and anchor {}", results, *(("lcow clone", f"pod20_{key}_mib") for key in
+                                                                    ("qemu", "own", "template", "rest")))),
+]

@@ -82,6 +82,13 @@ def measure(t, runs):
     return {key: summary(values) for key, values in found.items()}
 
 
+def accel():
+    """In the emulated host, which is prepared, by KVM as lcow's VMs there."""
+    if "LCOW_TEST_PREPARED" in os.environ:
+        return ["-accel", "kvm", "-cpu", "host"]
+    return ["-accel", "tcg,tb-size=40", "-cpu", "max,-la57,-erms,-fsrm"]
+
+
 def raw_vm(work, image, qemu, commands, directory, disks=(), programs=(), more=()):
     """A VM without lcow around it: the same kernel, the same devices and mount options, nothing
     else. Runs the shell's commands with directory by 9p on /mnt; what it printed."""
@@ -96,8 +103,7 @@ def raw_vm(work, image, qemu, commands, directory, disks=(), programs=(), more=(
             out.write(f.read())
         archive.write(out)
     argv = [qemu, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
-            "-machine", "q35,sata=off,smbus=off,vmport=off,usb=off", "-accel", "tcg,tb-size=40",
-            "-cpu", "max,-la57,-erms,-fsrm", "-m", "256M", "-kernel",
+            "-machine", "q35,sata=off,smbus=off,vmport=off,usb=off", *accel(), "-m", "256M", "-kernel",
             os.path.join(image, "vmlinux"), "-initrd", initrd, "-append",
             "quiet console=ttyS0 panic=-1 no_timer_check mitigations=off nokaslr "
             "rdinit=/bench-init", "-serial", f"file:{serial}",
