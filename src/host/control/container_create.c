@@ -299,10 +299,11 @@ static int prepare(struct ctx *ctx, struct container *c, const struct spec *spec
     return process_open_io(ctx, c->p.init, err);
 }
 
-/* The same in a fiber. On the host the anchor waits for the kernel: to join a cgroup can take as
- * long as the guest needs for the container's files. */
-struct preparing {
-    struct ctx *ctx;
+/* A step in a fiber, beside the others. */
+struct aside {
+    int (*step)(struct ctx *ctx, struct aside *a, struct err *err);
+    struct cancel cancel;
+    struct ctx ctx;
     struct container *container;
     const struct spec *spec;
     const struct container_create *cc;
@@ -311,48 +312,86 @@ struct preparing {
     struct err err;
 };
 
-static void prepare_main(void *arg)
+static void aside_init(struct aside *a, struct ctx *ctx, struct container *c,
+                       const struct spec *spec, const struct container_create *cc)
 {
-    struct preparing *p = arg;
-
-    p->ret = prepare(p->ctx, p->container, p->spec, p->cc, &p->err);
+    *a = (struct aside){ .container = c, .spec = spec, .cc = cc, .err = ERR_INIT };
+    cancel_init(&a->cancel, ctx->cancel);
+    a->ctx = ctx_with_cancel(ctx, &a->cancel);
+    fibers_init(&a->fibers);
 }
 
-/* Hooks may change what is opened next. While the VM boots, there is time; a failure of the anchor
- * is then reported without waiting for the VM. */
-static void prepare_begin(struct preparing *p)
+static void aside_main(void *arg)
 {
-    struct container *c = p->container;
+    struct aside *a = arg;
 
-    fibers_init(&p->fibers);
-    if (c->hooks || vm_state(c->p.pod->vm) != VM_RUNNING)
-        prepare_main(p);
-    else
-        fibers_go(&p->fibers, c->r->o.loop, prepare_main, p, "prepare %s", c->p.id);
+    a->ret = a->step(&a->ctx, a, &a->err);
 }
 
-/* Can be repeated. */
-static int prepare_wait(struct preparing *p, struct err *err)
+/* Its own ctx bounds it. Can be repeated. */
+static int aside_wait(struct aside *a, struct err *err)
 {
-    struct ctx root = ctx_root(p->container->r->o.loop);
+    struct ctx root = ctx_root(a->container->r->o.loop);
     struct err none = ERR_INIT;
 
-    (void)fibers_wait(&root, &p->fibers, "anchor and stdio", &none); /* its own ctx bounds it */
-    if (p->ret < 0)
-        *err = p->err;
-    return p->ret;
+    (void)fibers_wait(&root, &a->fibers, "a step beside the others", &none);
+    if (a->ret < 0)
+        *err = a->err;
+    return a->ret;
+}
+
+static int prepare_step(struct ctx *ctx, struct aside *a, struct err *err)
+{
+    return prepare(ctx, a->container, a->spec, a->cc, err);
+}
+
+/* On the host the anchor waits for the kernel: to join a cgroup can take as long as the guest needs
+ * for the container's files. But hooks may change what is opened next; and while the VM boots there
+ * is time, and a failure of the anchor is then reported without waiting for the VM. */
+static void prepare_begin(struct aside *a)
+{
+    struct container *c = a->container;
+
+    a->step = prepare_step;
+    if (c->hooks || vm_state(c->p.pod->vm) != VM_RUNNING)
+        aside_main(a);
+    else
+        fibers_go(&a->fibers, c->r->o.loop, aside_main, a, "prepare %s", c->p.id);
+}
+
+static int network_step(struct ctx *ctx, struct aside *a, struct err *err)
+{
+    return pod_attach_network(ctx, a->container->p.pod, err);
+}
+
+/* CNI has made the network of a CRI's sandbox before its Create. Others make theirs later: `ctr run
+ * --cni` and Docker between Create and Start, nerdctl in a hook. */
+static void network_begin(struct aside *a)
+{
+    struct container *c = a->container;
+    const char *netns = "";
+
+    if (c->kind != SPEC_SANDBOX || c->hooks || !spec_namespace(a->spec, "network", &netns) ||
+        !netns[0])
+        return;
+    pod_set_netns(c->p.pod, a->spec, 0);
+    a->step = network_step;
+    fibers_go(&a->fibers, c->r->o.loop, aside_main, a, "network %s", c->p.id);
 }
 
 static int make_in_vm(struct ctx *ctx, struct container *c, struct spec *spec, struct files *f,
-                      const struct strv *devices, struct preparing *p, struct err *err)
+                      const struct strv *devices, struct aside *p, struct aside *network,
+                      struct err *err)
 {
     AUTO(strv_release) struct strv places = { 0 };
 
     c->bundle_path = str_format(GUEST_PODS "/%s/%s", c->p.pod->guest_id, c->p.guest_id);
     c->root_path = str_format("%s/rootfs", c->bundle_path);
-    if (vm_need_running(ctx, c->p.pod->vm, err) < 0 || files_share(ctx, c, f, err) < 0 ||
-        vm_need_ready(ctx, c->p.pod->vm, err) < 0 ||
-        add_devices(ctx, c, devices, &places, err) < 0 || prepare_wait(p, err) < 0)
+    if (vm_need_running(ctx, c->p.pod->vm, err) < 0)
+        return -1;
+    network_begin(network);
+    if (files_share(ctx, c, f, err) < 0 || vm_need_ready(ctx, c->p.pod->vm, err) < 0 ||
+        add_devices(ctx, c, devices, &places, err) < 0 || aside_wait(p, err) < 0)
         return -1;
 
     SPAN(step, ctx, vm_timeline(c->p.pod->vm), TRACK_HOST, "create container", err);
@@ -415,8 +454,9 @@ static int make(struct ctx *ctx, struct container *c, struct spec *spec,
 {
     AUTO(strv_release) struct strv devices = { 0 };
     struct files files = { .root.fs.tree = -1 };
-    struct preparing p = { .ctx = ctx, .container = c, .spec = spec, .cc = cc, .err = ERR_INIT };
+    struct aside p, network;
     struct annotations options;
+    struct err ignored = ERR_INIT;
     int r;
 
     /* Before enter_pod, which reads annotations too: only what is allowed may be left by then. */
@@ -451,13 +491,21 @@ static int make(struct ctx *ctx, struct container *c, struct spec *spec,
     if (spec_terminal(spec) != cc->stdio.terminal)
         json_object_set_new(js_get(spec_json(spec), "process"), "terminal",
                             json_boolean(cc->stdio.terminal));
+    aside_init(&p, ctx, c, spec, cc);
+    aside_init(&network, ctx, c, spec, cc);
     prepare_begin(&p);
     r = p.ret < 0 || files_open(ctx, c, spec, cc, options.rootfs, &files, err) < 0 ||
-                make_in_vm(ctx, c, spec, &files, &devices, &p, err) < 0
+                make_in_vm(ctx, c, spec, &files, &devices, &p, &network, err) < 0
             ? -1
             : 0;
-    if (prepare_wait(&p, err) < 0)
+    if (aside_wait(&p, err) < 0)
         r = -1;
+    if (r < 0)
+        cancel_fire(&network.cancel, ERR_CANCELLED, "the container cannot be created");
+    if (aside_wait(&network, r < 0 ? &ignored : err) < 0)
+        r = -1;
+    cancel_release(&p.cancel);
+    cancel_release(&network.cancel);
     root_release(&files.root);
     mounts_release(&files.mounts);
     if (r < 0 || ctx_check(ctx, err) < 0)

@@ -74,8 +74,8 @@ int pod_kill(struct ctx *ctx, struct pod *pod, uint32_t signo, struct err *err);
  * the registry's VM, which is read already. */
 void pod_saved(struct saved *s, struct registry *r, struct pod **pod);
 
-/* pod_network.c: attached when the holder is started (CNI may come between Create and Start),
- * detached when it is deleted. pid: of the holder's anchor. */
+/* pod_network.c: attached while the holder is created or, if CNI may come between Create and Start,
+ * when it is started; detached when it is deleted. pid: of the holder's anchor. */
 void pod_set_netns(struct pod *pod, const struct spec *spec, uint32_t pid);
 int pod_attach_network(struct ctx *ctx, struct pod *pod, struct err *err);
 int pod_detach_network(struct ctx *ctx, struct pod *pod, struct err *err);

@@ -68,7 +68,7 @@ TEST_VIRTUAL(a_container_that_has_ended_goes_with_its_pod_one_that_runs_does_not
     fixture_close(&r, ctx);
 }
 
-TEST_VIRTUAL(a_pods_network_is_read_at_start_and_goes_with_its_first_container)
+TEST_VIRTUAL(a_pods_network_is_attached_while_its_sandbox_is_created_and_goes_with_it)
 {
     struct fixture r = { 0 };
     struct ctx root = ctx_root(ctx->loop);
@@ -78,12 +78,11 @@ TEST_VIRTUAL(a_pods_network_is_read_at_start_and_goes_with_its_first_container)
     write_spec(&r, "p", "/run/netns/cni-1", POD("sandbox", "p"));
     write_spec(&r, "c", "/proc/1000/ns/net", POD("container", "p"));
     ASSERT_OK(fixture_try_create(&r, &root, "p", &err), err);
-    ASSERT_EQ(r.host.net_opened, 0); /* CNI may come only now */
-    fixture_start(&r, &root, "p", "");
     ASSERT_STR(r.host.net_path, "/run/netns/cni-1");
     ASSERT_EQ(r.host.net_plugged, 1);
     ASSERT_EQ(nics(&r), 1);
     ASSERT_EQ(r.guest.nics, 1);
+    fixture_start(&r, &root, "p", "");
     ASSERT_OK(fixture_try_create(&r, &root, "c", &err), err);
     fixture_start(&r, &root, "c", "");
     ASSERT_EQ(r.host.net_opened, 1); /* the pod has it */
@@ -95,6 +94,48 @@ TEST_VIRTUAL(a_pods_network_is_read_at_start_and_goes_with_its_first_container)
     (void)fixture_wait(&r, &root, "p", "");
     fixture_delete(&r, &root, "p", "");
     ASSERT_EQ(r.host.net_plugged, 0);
+    fixture_close(&r, ctx);
+}
+
+/* A container of Docker, or of a client without a CRI: what makes its network may come after
+ * Create. */
+TEST_VIRTUAL(the_network_of_a_plain_container_is_read_at_its_start)
+{
+    struct fixture r = { 0 };
+    struct ctx root = ctx_root(ctx->loop);
+    struct err err = ERR_INIT;
+
+    open_fixture(&r, ctx);
+    write_spec(&r, "a", "/run/netns/x", "");
+    ASSERT_OK(fixture_try_create(&r, &root, "a", &err), err);
+    ASSERT_EQ(r.host.net_opened, 0);
+    fixture_start(&r, &root, "a", "");
+    ASSERT_EQ(nics(&r), 1);
+    fixture_close(&r, ctx);
+    ASSERT_EQ(r.host.net_plugged, 0);
+}
+
+TEST_VIRTUAL(a_create_that_fails_does_not_wait_for_the_network)
+{
+    struct fixture r = { 0 };
+    struct ctx root = ctx_root(ctx->loop);
+    struct err err = ERR_INIT;
+    uint64_t begin;
+
+    open_fixture(&r, ctx);
+    write_spec(&r, "p", "/run/netns/x", POD("sandbox", "p"));
+    refuse(&r, (struct refusal){ BRIDGE_CREATE, -1, -1, 1, FAKE_REFUSE, 0, 0 });
+    second_refusal = (struct refusal){
+        BRIDGE_MODIFY_SETTINGS, BRIDGE_RES_NETWORK, BRIDGE_ADD, 1, FAKE_SILENT, 0, 0
+    };
+    begin = loop_now(ctx->loop);
+    ASSERT(fixture_try_create(&r, &root, "p", &err) < 0);
+    ASSERT(err.code != ERR_CANCELLED); /* which is what ended the network's step */
+    ASSERT(loop_now(ctx->loop) - begin < 20 * NS_PER_S);
+    ASSERT_EQ(second_refusal.times, 0);
+    ASSERT_EQ(r.host.net_plugged, 0);
+    ASSERT_EQ(r.guest.nics, 0);
+    second_refusal = (struct refusal){ 0 };
     fixture_close(&r, ctx);
 }
 
@@ -115,7 +156,7 @@ TEST_VIRTUAL(a_namespace_of_its_own_is_its_anchors)
     ASSERT_EQ(r.host.net_plugged, 0);
 }
 
-TEST_VIRTUAL(a_network_that_fails_fails_the_start_and_leaves_nothing)
+TEST_VIRTUAL(a_network_that_fails_fails_the_create_and_leaves_nothing)
 {
     struct fixture r = { 0 };
     struct ctx root = ctx_root(ctx->loop);
@@ -123,13 +164,12 @@ TEST_VIRTUAL(a_network_that_fails_fails_the_start_and_leaves_nothing)
 
     open_fixture(&r, ctx);
     write_spec(&r, "p", "/run/netns/x", POD("sandbox", "p"));
-    ASSERT_OK(fixture_try_create(&r, &root, "p", &err), err);
     r.host.net_open_fails = true;
-    ASSERT_FAIL(fixture_try_start(&r, &root, "p", "", &err), err, ERR_INVALID);
+    ASSERT_FAIL(fixture_try_create(&r, &root, "p", &err), err, ERR_INVALID);
     ASSERT_MSG_HAS(err.msg, "network of pod p");
     ASSERT_EQ(err.reason, REASON_NETWORK_FAILED);
     err_clear(&err);
-    fixture_delete(&r, &root, "p", "");
+    ASSERT_EQ(r.registry->n_containers, 0);
     ASSERT_EQ(r.host.net_plugged, 0);
     fixture_close(&r, ctx);
 }
