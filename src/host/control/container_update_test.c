@@ -114,7 +114,8 @@ TEST_VIRTUAL(a_vm_with_fixed_memory_does_not_grow_and_takes_other_updates)
     fixture_write_spec(&r, "c1", ",\"annotations\":{\"" VM_OF "fullyphysicallybacked\":\"true\"}");
     ASSERT_OK(fixture_try_create(&r, ctx, "c1", &err), err);
     ASSERT_FAIL(update(&r, ctx, "c1", "{\"memory\":{\"limit\":1073741824}}", &err), err, ERR_RANGE);
-    ASSERT_HAS(err.msg, "an annotation fixed its memory at 256 MiB; start the pod again");
+    ASSERT_EQ(err.reason, REASON_VM_MEMORY_LIMIT);
+    ASSERT_MSG_HAS(err.msg, "an annotation fixed its memory at 256 MiB; start the pod again");
     err_clear(&err);
     ASSERT_OK(update(&r, ctx, "c1", "{\"cpu\":{\"shares\":77}}", &err), err);
     ASSERT_EQ(vm_parts(r.registry->vm)->size.memory_mib, 256);

@@ -60,10 +60,8 @@ static bool has_socket(const struct shim *s)
 
 /* Must happen at once: the shutdown would kill a Create that arrives before it begins. From now on,
  * `start` sends no container to this shim, and waits until it has exited. */
-static void stop(void *arg, const char *why)
+static void stop(struct shim *s, const char *why)
 {
-    struct shim *s = arg;
-
     if (!s->stop.set)
         s->stop_why = why;
     if (s->service)
@@ -76,6 +74,11 @@ static void stop(void *arg, const char *why)
                      F_I("errno", -r));
     }
     latch_set(&s->stop);
+}
+
+static void on_watch_end(void *arg, enum watch_end why)
+{
+    stop(arg, watch_end_text(why));
 }
 
 /* ---- signals */
@@ -461,7 +464,7 @@ static void begin(struct shim *s, bool stats_v2)
     rpc_server_watch(s->server, SLOW_LIMIT);
     s->watch = watch_new(&(struct watch_opts){ .loop = s->loop,
                                                .service = s->service,
-                                               .leave = stop,
+                                               .leave = on_watch_end,
                                                .clients = clients,
                                                .bundles_gone = are_bundles_gone,
                                                .arg = s });

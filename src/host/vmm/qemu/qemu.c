@@ -262,7 +262,8 @@ static int start_clone(struct ctx *ctx, struct qemu *q, struct err *err)
     if (r == 0 || q->doc.template_draft || is_hopeless(ctx, q))
         return r;
     snprintf(q->cold_why, sizeof(q->cold_why), "%.159s", err->msg);
-    log_warn(&q->life, "the clone failed; starting cold", F_ERR(err));
+    log_warn(&q->life, "the clone failed; starting cold", F_STR(LK_OPERATION, "cold-start"),
+             F_ERR(err));
     return start_again(ctx, q, err);
 }
 
