@@ -9,6 +9,7 @@
 #include "base/saved.h"
 #include "base/scrub.h"
 #include "base/stall.h"
+#include "base/waits.h"
 #include "host/config/config.h"
 #include "host/control/diag.h"
 #include "host/control/events.h"
@@ -623,8 +624,9 @@ static int build_again(struct shim *s, struct saved *sv, struct err *err)
 static void first_steps(struct shim *s)
 {
     struct ctx limited = ctx_limited(s->loop, STEPS_LIMIT);
-    struct err ignored = ERR_INIT; /* then so be it */
+    struct err ignored = ERR_INIT;
 
+    /* On a timeout the resume continues: the limit only bounds how long I/O is held. */
     (void)loop_wait_idle(&limited, "the first steps of all others", &ignored);
 }
 
@@ -669,7 +671,7 @@ int serve_run(struct ctx *ctx, const struct shim_args *a, const struct shim_back
     if (r == 0) {
         struct err ignored = ERR_INIT;
 
-        (void)latch_wait(ctx, &s->stop, "something to serve", &ignored);
+        (void)latch_wait(ctx, &s->stop, WAIT_SERVE, &ignored);
         log_info(ctx, "leaving", F_STR(LK_OPERATION, "leave"),
                  F_STR("why", s->stop_why ? s->stop_why : "unknown"));
         r = end(ctx, s, err);

@@ -4,6 +4,7 @@
 #include "base/fiber.h"
 #include "base/loop.h"
 #include "base/saved.h"
+#include "base/waits.h"
 #include "host/service/service.h"
 #include <stdint.h>
 #include <stdlib.h>
@@ -102,7 +103,7 @@ static void watch_main(void *arg)
         struct ctx limit = again ? ctx_with_timeout(&ctx, again) : ctx;
         struct err err = ERR_INIT;
 
-        if (waitq_wait(&limit, &w->changed, "nothing left to serve", &err) == 0)
+        if (waitq_wait(&limit, &w->changed, WAIT_IDLE, &err) == 0)
             continue;
         if (err.code != ERR_DEADLINE)
             return;
@@ -134,7 +135,7 @@ struct watch *watch_new(const struct watch_opts *o)
     waitq_init(&w->changed);
     cancel_init(&w->life, NULL);
     fibers_init(&w->fibers);
-    fibers_go(&w->fibers, o->loop, watch_main, w, "watch");
+    fibers_go(&w->fibers, o->loop, watch_main, w, FIBER_WATCH);
     return w;
 }
 
