@@ -112,7 +112,7 @@ def retest(t):
     t.equal(json.loads(r.out.splitlines()[-1])["accel"], "kvm", r)
 
 
-@test("doctor --retest tells why KVM could not be tried, and condemns nothing")
+@test("doctor --retest reports why KVM could not be tested, and condemns nothing")
 def retest_fails(t):
     claim_kvm(t)
     fake(t, "memory")

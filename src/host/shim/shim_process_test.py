@@ -399,7 +399,7 @@ def journals_of(calls, w):
     return os.listdir(os.path.join(w.run_root, ".journal"))
 
 
-def whoever_asks_after_the_end_leaves_no_journal(w):
+def calls_after_the_end_leave_no_journal(w):
     assert journals_of([(m, message(1, "gone"), NOT_FOUND)
                         for m in ("State", "Stats", "Kill", "Delete")], w) == []
 
@@ -618,7 +618,7 @@ def delete_does_not_kill_another_process_with_the_shims_number(w):
     assert other.poll() is None
 
 
-def ws01_delete_takes_back_what_a_killed_shim_left(w):
+def ws01_delete_cleans_up_what_a_killed_shim_left(w):
     address = w.start("c1")
     os.kill(w.pid(address), signal.SIGKILL)
     until(lambda: not daemons(w.top), "the shim is dead")
@@ -644,7 +644,7 @@ def ws01_delete_takes_back_what_a_killed_shim_left(w):
     assert w.delete("c1")[2] == 137, "again: nothing is left, and that is fine"
 
 
-def delete_tells_the_exit_that_was_written_down(w):
+def delete_reports_the_recorded_exit(w):
     os.kill(w.pid(w.start("c1")), signal.SIGKILL)
     until(lambda: not daemons(w.top), "the shim is dead")
     path = os.path.join(w.bundle("c1"), "lcow.json")
@@ -789,7 +789,7 @@ def a_crash_leaves_a_backtrace_in_the_journal_and_in_the_log(w):
     log = os.open(os.path.join(w.bundle("c1"), "log"), os.O_RDONLY | os.O_NONBLOCK)
     found = crash_line(w, signal.SIGSEGV)
     if not found and w.has_sanitizer():
-        return "a sanitizer tells by itself"
+        return "a sanitizer reports the crash itself"
     line, = found
     assert line["level"] == "error" and line["signal"] == "SIGSEGV", line
     assert line["sent-by"] == os.getpid(), line
@@ -810,7 +810,7 @@ def a_crash_leaves_a_backtrace_in_the_journal_and_in_the_log(w):
 def an_abort_leaves_a_backtrace_too_and_its_usual_effect_comes(w):
     found = crash_line(w, signal.SIGABRT)
     if not found and w.has_sanitizer():
-        return "a sanitizer tells by itself"
+        return "a sanitizer reports the crash itself"
     assert found[0]["signal"] == "SIGABRT" and found[0]["backtrace"], found
     assert w.pid(w.start("c1")), "and the next one begins"
 
@@ -835,7 +835,7 @@ def a_shim_that_is_stuck_is_reported_by_another_thread(w):
     assert w.pid(address) == pid
 
 
-def info_and_version_are_told(w):
+def info_and_version_are_printed(w):
     r = subprocess.run([PROGRAM, "-v"], capture_output=True, env=w.env())
     assert r.returncode == 0 and b"containerd-shim-lcow-v2" in r.stdout
     options = message(1, "runtimeoptions.v1.Options") + message(2, message(2, "/etc/x"))
@@ -973,7 +973,7 @@ def a_request_that_is_half_sent_is_awaited(w):
         assert w.pid(address) == pid and executable(pid) != PROGRAM
 
 
-def programs_that_anyone_could_have_changed_are_refused(w):
+def programs_that_other_users_could_have_changed_are_refused(w):
     address = w.start("c1")
     pid = w.pid(address)
     with w.connect(address) as c:
