@@ -250,7 +250,7 @@ TEST_VIRTUAL(a_vm_that_does_not_shrink_is_asked_again_with_the_next_update)
     ASSERT_OK(update(&r, ctx, "w", "{\"memory\":{\"limit\":134217728}}", &err), err);
     fake_vmm_tune(r.vmm)->set_memory.how = FAKE_OK;
     ASSERT_OK(update(&r, ctx, "pod", "{\"memory\":{\"limit\":268435456}}", &err), err);
-    fake_vmm_tune(r.vmm)->set_memory.how = FAKE_FAIL; /* not asked: it is as it should be */
+    fake_vmm_tune(r.vmm)->set_memory.how = FAKE_FAIL; /* not asked: the VM has 384 MiB already */
     ASSERT_OK(update(&r, ctx, "pod", "{\"memory\":{\"limit\":268435456}}", &err), err);
     ASSERT_EQ(vm_parts(r.registry->vm)->size.memory_mib, 384);
     close_pod(&r, ctx);

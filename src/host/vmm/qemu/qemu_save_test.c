@@ -525,7 +525,7 @@ TEST_FIBER(a_vm_that_is_being_changed_is_not_saved)
         const char *why;
     } cases[] = { { work_on_a_disk, "disk 0:3 is being changed" },
                   { work, "the VM is being changed" },
-                  { quit_soon, "the VM does not run, or is being ended" },
+                  { quit_soon, "the VM is not running, or is being ended" },
                   { stop, "why is not known yet" },
                   { give_up, "QEMU was killed: internal-error" },
                   { build, "a template is being built" } };

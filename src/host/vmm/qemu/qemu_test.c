@@ -604,7 +604,7 @@ static void stops(struct ctx *ctx, const char *part, bool panicked, const char *
     ASSERT_EQ(e.panicked, panicked);
     ASSERT_EQ(e.reason, panicked ? REASON_GUEST_PANIC : REASON_VM_STOPPED);
     ASSERT(WIFSIGNALED(e.status));
-    ASSERT_STR(e.why, why);
+    ASSERT_MSG(e.why, why);
     finish(&f);
 }
 
