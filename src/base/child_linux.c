@@ -3,6 +3,7 @@
 #include "base/child_priv.h"
 #include "base/fd.h"
 #include "base/str.h"
+#include "base/waits.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sched.h>
@@ -309,7 +310,7 @@ int child_pidfd(const struct child *c)
 
 int child_wait(struct ctx *ctx, struct child *c, int *ret_status, struct err *err)
 {
-    if (latch_wait(ctx, &c->done, "child's end", err) < 0)
+    if (latch_wait(ctx, &c->done, WAIT_CHILD_END, err) < 0)
         return -1;
     *ret_status = c->status;
     return 0;

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/wait.h>
 
-/* The end may have come during the exec: the pidfd tells as soon as it is watched. */
+/* The end may have come during the exec: the pidfd shows it as soon as it is watched. */
 static void resume(struct saved *s, struct child *c)
 {
     siginfo_t info = { 0 };

@@ -240,7 +240,7 @@ TEST_FIBER(a_wait_for_a_living_child_ends_with_the_deadline)
     ASSERT_EQ(err_reason(&err), REASON_TIMED_OUT);
 }
 
-/* A middle process spawns a child that dies with it, tells us its pid, and is killed. */
+/* A middle process spawns a child that dies with it, reports that child's pid, and is killed. */
 static void middle(void *arg)
 {
     struct ctx *ctx = ((void **)arg)[0];

@@ -1,6 +1,7 @@
 #include "base/clock_step.h"
 #include "base/err.h"
 #include "base/loop.h"
+#include "base/waits.h"
 #include <errno.h>
 #include <poll.h>
 #include <stdint.h>
@@ -33,7 +34,7 @@ int clock_step_wait(struct ctx *ctx, int fd, struct err *err)
     uint64_t times;
 
     for (;;) {
-        if (loop_wait_fd(ctx, fd, POLLIN, "the wall clock to be set", err) < 0)
+        if (loop_wait_fd(ctx, fd, POLLIN, WAIT_CLOCK_SET, err) < 0)
             return -1;
         if (read(fd, &times, sizeof(times)) < 0 && errno == ECANCELED)
             break;

@@ -48,7 +48,7 @@ static void expect(void (*fault)(void *arg), int signo, const char *name)
     AUTO_FREE char *line = NULL, *field = str_format("\"signal\":\"%s\"", name);
     int status;
 
-    if (__asan_init) /* which tells by itself */
+    if (__asan_init) /* which reports the crash itself */
         return;
     status = status_of(fault, &line);
     ASSERT(WIFSIGNALED(status));

@@ -57,7 +57,7 @@ int err_blame(struct err *err, enum reason reason);
 /* Both: err_blame, then err_wrap. */
 int err_wrap_because(struct err *err, enum reason reason, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* The reason, or what the code alone tells (a deadline: TIMED_OUT). */
+/* The reason, or the one that the code alone implies (a deadline: TIMED_OUT). */
 enum reason err_reason(const struct err *err);
 
 void err_clear(struct err *err);

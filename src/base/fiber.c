@@ -1,6 +1,7 @@
 /* fiber.c - fibers on ucontext, and the waits built on one primitive: struct waiter. */
 #include "base/fiber.h"
 #include "base/loop_priv.h"
+#include "base/waits.h"
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -321,7 +322,7 @@ int fiber_sleep(struct ctx *ctx, uint64_t ns, struct err *err)
     uint64_t until = loop_now(ctx->loop) + ns;
     bool ours = ctx->deadline == 0 || until < ctx->deadline;
 
-    if (wait_on(ctx, NULL, ours ? until : ctx->deadline, "sleep", err) < 0) {
+    if (wait_on(ctx, NULL, ours ? until : ctx->deadline, WAIT_SLEEP, err) < 0) {
         if (!ours || err->code != ERR_DEADLINE)
             return -1;
         err_clear(err);

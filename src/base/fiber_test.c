@@ -465,7 +465,7 @@ static bool is_dropped(void *arg, const char *name)
     return strncmp(name, "drop", 4) == 0;
 }
 
-TEST_VIRTUAL(a_fiber_that_is_dropped_where_it_waits_never_runs_on)
+TEST_VIRTUAL(a_fiber_that_is_dropped_where_it_waits_never_continues)
 {
     struct cancel cancel;
     struct ctx cancelled = *ctx;

@@ -63,5 +63,5 @@ enum reason {
 const char *reason_name(enum reason reason);
 /* REASON_NONE for NULL and what is not a name. */
 enum reason reason_parse(const char *name);
-/* The one that an errno tells wherever it comes from (ENOSPC: DISK_FULL), or REASON_NONE. */
+/* The one that an errno implies wherever it comes from (ENOSPC: DISK_FULL), or REASON_NONE. */
 enum reason reason_from_errno(int errnum);

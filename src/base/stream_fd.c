@@ -3,6 +3,7 @@
 #include "base/fd.h"
 #include "base/loop_priv.h"
 #include "base/stream_priv.h"
+#include "base/waits.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -127,7 +128,7 @@ static int fd_read(struct ctx *ctx, struct stream *s, void *buf, size_t len, siz
 {
     struct fd_stream *f = self(s);
 
-    if (loop_io(ctx, "read", err) < 0 || take_turn(ctx, f, err) < 0)
+    if (loop_io(ctx, WAIT_READ, err) < 0 || take_turn(ctx, f, err) < 0)
         return -1;
     for (;;) {
         if (f->ended || s->fd < 0) {
@@ -146,7 +147,7 @@ static int fd_read(struct ctx *ctx, struct stream *s, void *buf, size_t len, siz
             return 0;
         }
         if (errno == EAGAIN) {
-            if (wait_for(ctx, f, &f->can_read, &f->readable, "read", err) < 0)
+            if (wait_for(ctx, f, &f->can_read, &f->readable, WAIT_READ, err) < 0)
                 return -1;
         } else if (errno != EINTR) {
             return err_sys(err, errno, "read");
@@ -159,7 +160,7 @@ static int fd_write(struct ctx *ctx, struct stream *s, const void *buf, size_t l
 {
     struct fd_stream *f = self(s);
 
-    if (loop_io(ctx, "write", err) < 0 || take_turn(ctx, f, err) < 0)
+    if (loop_io(ctx, WAIT_WRITE, err) < 0 || take_turn(ctx, f, err) < 0)
         return -1;
     for (;;) {
         if (s->fd < 0)
@@ -172,7 +173,7 @@ static int fd_write(struct ctx *ctx, struct stream *s, const void *buf, size_t l
             return 0;
         }
         if (errno == EAGAIN) {
-            if (wait_for(ctx, f, &f->can_write, &f->writable, "write", err) < 0)
+            if (wait_for(ctx, f, &f->can_write, &f->writable, WAIT_WRITE, err) < 0)
                 return -1;
         } else if (errno != EINTR) {
             return err_sys(err, errno, "write");
@@ -185,7 +186,7 @@ static int fd_readable(struct ctx *ctx, struct stream *s, struct err *err)
     struct fd_stream *f = self(s);
 
     while (!f->ended && s->fd >= 0 && !fd_ready_now(s->fd, POLLIN))
-        if (wait_for(ctx, f, &f->can_read, &f->readable, "read", err) < 0)
+        if (wait_for(ctx, f, &f->can_read, &f->readable, WAIT_READ, err) < 0)
             return -1;
     return 0;
 }
@@ -281,7 +282,7 @@ static ssize_t splice_once(struct ctx *ctx, struct fd_stream *from, struct fd_st
                            size_t *ret_pack, char *side, struct err *err)
 {
     *side = 'r';
-    if (loop_io(ctx, "read", err) < 0)
+    if (loop_io(ctx, WAIT_READ, err) < 0)
         return -ECANCELED;
     for (;;) {
         *side = 'r';
@@ -308,11 +309,11 @@ static ssize_t splice_once(struct ctx *ctx, struct fd_stream *from, struct fd_st
         if (errno != EAGAIN)
             return -errno;
         if (!fd_ready_now(from->base.fd, POLLIN)) {
-            if (wait_for(ctx, from, &from->can_read, &from->readable, "read", err) < 0)
+            if (wait_for(ctx, from, &from->can_read, &from->readable, WAIT_READ, err) < 0)
                 return -ECANCELED;
         } else if (!fd_ready_now(to->base.fd, POLLOUT)) {
             *side = 'w';
-            if (wait_for(ctx, to, &to->can_write, &to->writable, "write", err) < 0)
+            if (wait_for(ctx, to, &to->can_write, &to->writable, WAIT_WRITE, err) < 0)
                 return -ECANCELED;
         }
     }

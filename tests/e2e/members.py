@@ -45,7 +45,7 @@ class Member:
         return self.call("Create", text(2, self.bundle), self.rootfs, *more)
 
     def start(self):
-        """Runs on, without output."""
+        """Keeps running, without output."""
         self.create()
         self.call("Start")
         return self

@@ -76,7 +76,7 @@ class Tasks:
         self.call("Resume", text(1, container))
 
     def delete(self, container, exec_id="", **how):
-        """The exit status that it tells."""
+        """The exit status of its answer."""
         if exec_id:
             answer = self.fields("DeleteProcess", text(1, container), text(2, exec_id), **how)
         else:

@@ -187,7 +187,7 @@ def small_cgroup(t):
     raise Skip("no memory cgroup can be made here")
 
 
-@test("fault: the host's OOM killer ends the shim: delete cleans up and tells 137", runc=False,
+@test("fault: the host's OOM killer ends the shim: delete cleans up and reports 137", runc=False,
       images=(), versions=("2.1",))
 def out_of_memory(t):
     procs = small_cgroup(t)

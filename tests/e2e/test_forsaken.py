@@ -93,7 +93,7 @@ def stopped_pod(t):
 
 
 def containers(t):
-    """Of the only shim, as it tells lcow."""
+    """Of the only shim, as lcow shows them."""
     return sorted(c["id"] for c in json.loads(t.lcow("ps", "--json").out)[0]["containers"])
 
 
@@ -154,7 +154,7 @@ def by_calls(t):
     t.equal(answer, [pid, 137])
     t.until(lambda: containers(t) == ["c2", "p"], "the shim has deleted it", 30)
     t.gone(pid)
-    if took < ANSWER_SECONDS:  # else a busy machine's shim was passed over, and tells nothing
+    if took < ANSWER_SECONDS:  # else a busy machine's shim was passed over, and reports nothing
         t.until(lambda: t.topics(events, "c1") == ["exit", "delete"], "its end is reported", 20)
     t.equal(t.exec("c2", "sh", "-c", "exit 3").code, 3)
     t.detach(f"--label={GROUP}=p", f"--label={KIND}=container", "c3", "sh", "-c", "exit 7")

@@ -152,7 +152,7 @@ def read_end(t, fd, seconds=30):
         data += part
 
 
-@test("stdout, stderr and stdin end one by one while the program runs on", images=(), runc=False)
+@test("stdout, stderr and stdin end one by one while the program keeps running", images=(), runc=False)
 def half_closed(t):
     shim = pod(t)
     document = shim.document()

@@ -282,7 +282,7 @@ def events(t):
 
     def end(what):
         what.stop()
-        # containerd tells this beside the call that stops it, which may return before
+        # containerd reports this beside the call that stops it, which may return before
         t.until(lambda: 2 in of(what.id), "the end is reported")
         what.remove()
     pod = t.pod("p1")

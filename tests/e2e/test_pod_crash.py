@@ -133,7 +133,7 @@ def containerd_killed(t):
     time.sleep(2)  # it ends while nobody looks
     t.containerd.start()
     t.until(t.serves, "the CRI serves", 60)
-    status = c.await_exit(255 if t.is_runc else 7)  # whose shim tells nothing of an ended task
+    status = c.await_exit(255 if t.is_runc else 7)  # whose shim reports nothing about an ended task
     t.check(status.finished_at > status.started_at, "times", status)
     t.match("one\n", c.out)
     other = pod.run("c2", *FOREVER, mounts=mounts)

@@ -138,7 +138,7 @@ def by_hand(t):
     t.check(os.path.exists(f"/proc/{started[1]}/ns/net"), "its pid is not a process")
     t.equal(s.state(), "SANDBOX_READY")
     s.call("PingSandbox")
-    t.equal(t.until(lambda: processes(s), "the guest tells its numbers"), 1, "the pod's own process")
+    t.equal(t.until(lambda: processes(s), "the guest reports its numbers"), 1, "the pod's own process")
     entry = shimcall.fields(s.call("SandboxStatus", number(2, 1))[4])
     vm = json.loads(entry[2])["vm"]
     t.check(vm["emulated"] in (True, False) and vm["kernel"] and vm["memory_mib"] == 384 and

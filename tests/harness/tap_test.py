@@ -88,7 +88,7 @@ def a_strange_stack_ends_the_program():
     assert "not ok 1 - zz_fails_on_a_strange_stack\nBail out!" in done.stdout, done.stdout
 
 
-def sigterm_shows_who_hangs():
+def sigterm_names_the_test_that_hangs():
     child = subprocess.Popen([PROGRAM, "zz_hangs"], env={**ENV, "TAP_SPECIMEN_HANG": "1"},
                              stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL)
     try:
@@ -112,7 +112,7 @@ def sigterm_shows_who_hangs():
 
 def main():
     tests = [all_outcomes, a_filter_runs_a_part, a_filter_without_a_match_is_an_error,
-             the_list_names_all, a_strange_stack_ends_the_program, sigterm_shows_who_hangs]
+             the_list_names_all, a_strange_stack_ends_the_program, sigterm_names_the_test_that_hangs]
     failed = 0
     print(f"1..{len(tests)}")
     for n, test in enumerate(tests, 1):

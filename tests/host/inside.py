@@ -258,7 +258,7 @@ def resize(n):
 
 
 def restart(n):
-    """A restart of containerd: the pod runs on, its logs too."""
+    """A restart of containerd: the pod keeps running, its logs too."""
     p = n.pod("restarted")
     c = p.run("c1", "sh", "-c", "echo one; while [ ! -e /go ]; do sleep 1; done; echo two; exit 7")
     c.await_log("one\n")

@@ -23,7 +23,7 @@ def resize(h, opts):
     return inside(h, "resize")
 
 
-@case("containerd restarted and killed: the pod runs on", HOSTS)
+@case("containerd restarted and killed: the pod keeps running", HOSTS)
 def restart(h, opts):
     inside(h, "restart")
 

@@ -50,6 +50,7 @@ class Refused(Failure):
     def __init__(self, name, answer):
         self.code = answer["Result"] & 0xffffffff
         self.text = answer.get("ErrorMessage", "")
+        self.reason = answer.get("Reason", "")
         super().__init__(f"{name}: 0x{self.code:08x}: {self.text}")
 
 

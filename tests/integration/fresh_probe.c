@@ -47,7 +47,7 @@ static uint64_t now(void)
 
 /* The kernel makes a connection's first sequence number from its addresses, a secret, and the
  * clock in units of 64 ns (net/core/secure_seq.c). Always the same addresses: what is left without
- * the clock's part tells the secret. */
+ * the clock's part prints the secret. */
 static void sequence(unsigned i)
 {
     struct sockaddr_in a = { .sin_family = AF_INET,

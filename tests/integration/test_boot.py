@@ -206,7 +206,7 @@ def json_line(t):
     t.note("stages in ms: " + ", ".join(f"{s['name']} {s['at_ms']:.0f}" for s in result["stages"]))
 
 
-@test("--json=FILE tells a failed boot, too")
+@test("--json=FILE reports a failed boot, too")
 def json_failure(t):
     path = os.path.join(t.work, "result.json")
     images.evil(t, "exits")

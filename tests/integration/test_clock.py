@@ -77,7 +77,9 @@ def refused(t, khz, why):
     failed = json.loads(t.lcow("template", "ls", "--json").out)
     t.equal([f["good"] for f in failed], [False])
     t.equal(failed[0]["key"], names[0][len("failed-"):])
-    t.match("the last build of .* failed", flat(t.lcow("doctor").out))
+    checks = json.loads(t.lcow("doctor", "--json").out)["checks"]
+    warned, = [c for c in checks if failed[0]["key"] in c["detail"]]
+    t.equal(warned["status"], "warning", warned)
     return r
 
 

@@ -29,7 +29,7 @@ def show(t):
     t.equal(keys["run_root"]["origin"], "default", r)
 
 
-@test("config check tells every error at once, and what is missing on the machine")
+@test("config check reports every error at once, and what is missing on the machine")
 def check(t):
     conf = write(t, "bad.conf", "[vm]\ncpus = 0\nmemry_mib = 1\nwhat\nqemu = /nope\n"
                  "image_dir = /nowhere\n[host]\nrun_root = /etc/hostname/x\n")

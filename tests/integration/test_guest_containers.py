@@ -141,11 +141,15 @@ def execs(t):
                 "32 is the C library's own")
         t.equal(vm.run(c.name, "sh", "-c", "kill -9 $$")[0], 137)
         t.equal(vm.run(c.name, "sh", "-c", "kill -15 $$")[0], 143)
-        t.match("no user .nobody. in the image",
-                vm.exec_refused(c.name, "true", user={"username": "nobody"}).text)
-        t.match('exec: "nonsense": executable file not found in \\$PATH',
-                vm.exec_refused(c.name, "nonsense").text)
-        t.words("permission denied", vm.exec_refused(c.name, "/etc/passwd").text)
+        for reason, words, command, more in (
+                ("USER_UNKNOWN", "no user .nobody. in the image", "true",
+                 {"user": {"username": "nobody"}}),
+                ("COMMAND_NOT_FOUND", 'exec: "nonsense": executable file not found in \\$PATH',
+                 "nonsense", {}),
+                ("COMMAND_NOT_EXECUTABLE", "permission denied", "/etc/passwd", {})):
+            refused = vm.exec_refused(c.name, command, **more)
+            t.equal(refused.reason, reason, refused)
+            t.words(words, refused.text)
         t.equal(vm.exec_refused(c.name).code, 0x80070057)
 
         out = b"".join(b"%d\n" % i for i in range(200000))

@@ -20,6 +20,7 @@ POD_MIB = 45  # what a clone may cost
 SHARED = os.path.join(CACHE, "templates")  # kept from run to run; a key says what fits
 CLOCK_NS = 50 * 10**6
 BUILD_SECONDS = 150
+COLD_START = "operation=cold-start"  # the log line of a clone that failed
 
 
 def qemu_is_new_enough():
@@ -242,7 +243,7 @@ def falls_back(t):
         result = json.load(f)
     t.check(not result["clone"], "it cannot be a clone", r)
     t.words("restore template", result["cold_why"])
-    t.equal(len(re.findall("the clone failed; starting cold", r.err)), 1, r)
+    t.equal(r.err.count(COLD_START), 1, r)
     t.equal(os.listdir(directory), [], "the damaged template is removed")
 
 
@@ -397,9 +398,9 @@ def qemu_killed(t):
         if r.code == 0:
             t.equal(r.out, "alive\n", r)
         else:
-            t.match("qemu|VM|agent|guest", flat(r.err), r)
-        t.check(r.err.count("the clone failed; starting cold") <= 1, "more than one attempt", r)
-        after.append("error" if r.code else "cold" if "starting cold" in r.err else "done before")
+            t.check(r.err.strip(), "an error without a message", r)
+        t.check(r.err.count(COLD_START) <= 1, "more than one attempt", r)
+        after.append("error" if r.code else "cold" if COLD_START in r.err else "done before")
     t.note(", ".join(after))
 
 

@@ -113,7 +113,7 @@ static void victim_main(void *arg)
     struct err err = ERR_INIT;
 
     if (process_wait(&ctx, v->init, &view, &err) < 0 && err.code == ERR_DEADLINE)
-        world_broken(&v->s->w, "%s, and container %s runs on", v->why, v->id);
+        world_broken(&v->s->w, "%s, and container %s keeps running", v->why, v->id);
     process_unref(v->init);
     v->s->inside--;
     free(v);

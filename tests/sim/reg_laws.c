@@ -107,7 +107,7 @@ void reg_laws_told(struct reg *s, const struct event *e)
     case EVENT_RESUMED:
     case EVENT_OOM:
         if (!l->init.started || l->init.exited)
-            world_broken(&s->w, "event %d of %s, which does not run", e->kind, e->container_id);
+            world_broken(&s->w, "event %d of %s, which is not running", e->kind, e->container_id);
         break;
     case EVENT_KIND_COUNT:
         break;

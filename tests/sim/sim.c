@@ -155,7 +155,7 @@ static void check_outcome(struct sim_call *c, const struct fake_facts *facts, in
         sim_broken(s, "client %u's start succeeded for a VM that is being killed", c->client);
     if (r < 0 && c->action == ACT_START && c->state < VM_STOPPING && !s->shutdown_by_ns &&
         vm_state(s->vm) >= VM_STOPPING && facts->started && !dying)
-        sim_broken(s, "client %u's start failed, but the VM runs on", c->client);
+        sim_broken(s, "client %u's start failed, but the VM keeps running", c->client);
     if (r < 0 && err->code == ERR_NONE)
         sim_broken(s, "client %u's %s failed without an error", c->client, c->name);
     if (r < 0 && c->guest && err->code == ERR_UNAVAILABLE && s->plan.honest && !dying)

@@ -53,16 +53,19 @@ static bool has(const struct svc *s, enum svc_fault f)
 
 /* --- the shim --- */
 
-static void on_leave(void *arg, const char *why)
+static void leave(struct svc *s, const char *why, bool signalled)
 {
-    struct svc *s = arg;
-
     world_say(&s->w, "the shim leaves: %s", why);
     if (!s->leave.set)
-        s->leave_why = why;
+        s->signalled = signalled;
     s->leaving = true;
     service_refuse(s->service);
     latch_set(&s->leave);
+}
+
+static void on_leave(void *arg, enum watch_end why)
+{
+    leave(arg, watch_end_text(why), false);
 }
 
 static void on_change(void *arg)
@@ -118,8 +121,8 @@ void svc_begin(struct svc *s)
 
 static void check_leaving(struct svc *s)
 {
-    if (s->terminates && s->leave_why[0] == 'S')
-        return; /* by a signal */
+    if (s->terminates && s->signalled)
+        return;
     if (!service_idle(s->service))
         world_broken(&s->w, "the shim leaves, but there is something to serve");
     if (s->shutdowns == 0)
@@ -287,7 +290,7 @@ static void term_main(void *arg)
     struct svc *s = arg;
 
     if (svc_pause(s, world_some_ns(&s->w, 20 * NS_PER_S)))
-        on_leave(s, "SIGTERM");
+        leave(s, "SIGTERM", true);
 }
 
 static void go_helpers(struct svc *s)
@@ -387,7 +390,7 @@ static void close_all(struct svc *s)
 
     if (latch_wait(&limited, &s->leave, "the shim to leave", &err) < 0) {
         world_broken(&s->w, "Shutdown was called and nothing is left, but the shim stays");
-        on_leave(s, "SIGTERM, by the simulation");
+        leave(s, "SIGTERM, by the simulation", true);
     }
 }
 

@@ -167,7 +167,7 @@ static void follow(struct svc *s, const struct heard *h)
     case EVENT_RESUMED:
     case EVENT_OOM:
         if (!l->init.started || l->init.exited)
-            world_broken(&s->w, "event %d of %s, which does not run", h->kind, h->id);
+            world_broken(&s->w, "event %d of %s, which is not running", h->kind, h->id);
         break;
     case EVENT_KIND_COUNT:
         break;

@@ -207,7 +207,7 @@ struct svc {
     struct rng upgrade_rng;
     uint64_t held_ns, held_since; /* all earlier ones; 0: not now */
     struct latch leave;
-    const char *leave_why;
+    bool signalled; /* it leaves because of a signal */
     uint64_t leave_ns;
     bool leaving; /* answers of any kind may be "unavailable" */
     bool left;    /* nobody serves any more */

@@ -64,7 +64,7 @@ TEST_FIBER(a_full_host_disk_is_an_io_error_in_the_guest_and_is_reported)
                 "failed\n");
     expect_log(&r, log, "reason=DISK_FULL", "No space left on device");
     expect_log(&r, log, "disk I/O error on the host", "disk=disk-0-0");
-    real_vm_expect(&r.vm, "echo the VM runs on", "the VM runs on\n");
+    real_vm_expect(&r.vm, "echo the VM is alive", "the VM is alive\n");
     disks_unmap(&r, id);
     end_log();
     fd_close(TAKE_FD(fd));
@@ -87,7 +87,8 @@ TEST_FIBER(an_image_that_is_cut_under_a_running_vm_does_not_stop_it)
     uint64_t id = disks_reserve(&r, "c.img", true, (struct guest_disk){ 0 });
     AUTO_FREE char *path = disks_map(&r, id);
     ASSERT_EQ(truncate(tempdir_path(&r.vm.temp, "c.img"), 64 << 10), 0);
-    disks_guest(&r, path, "cat $d/data > /dev/null 2>&1; echo the VM runs on", "the VM runs on\n");
+    disks_guest(&r, path, "cat $d/data > /dev/null 2>&1; echo the VM is alive",
+                "the VM is alive\n");
     disks_guest(&r, other_path, "wc -c < $d/data", "2000000\n"); /* first read now */
     disks_unmap(&r, id);
     disks_unmap(&r, other);

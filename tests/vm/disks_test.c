@@ -336,7 +336,7 @@ TEST_FIBER(verified_disks_give_what_their_root_hash_says_or_nothing)
 
 /* --- dm-crypt --- */
 
-TEST_FIBER(an_encrypted_disk_tells_the_host_nothing_and_lasts_as_long_as_its_mount)
+TEST_FIBER(an_encrypted_disk_shows_the_host_no_data_and_lasts_as_long_as_its_mount)
 {
     const struct guest_disk m = { .encrypted = true, .ensure_filesystem = true };
     struct disks_fixture r;

@@ -335,7 +335,7 @@ TEST_FIBER(a_guest_that_does_not_answer_is_cut_off_and_lives)
     pod_make(ctx, &p, &b, 2);
     pod_attach(&p);
     struct qemu *q = qemu_of(b.fixture.vmm);
-    q->quitting = true; /* or a stop that nobody asked for would end the VM */
+    q->quitting = true; /* or an unrequested stop would end the VM */
     ASSERT_OK(qmp_client_call(&b.limited, q->proc->qmp, "stop", NULL, NULL, &err), err);
     ASSERT_OK(network_detach(&b.limited, p.net, &err), err);
     AUTO_FREE char *cut = fixture_look(&p.ns);

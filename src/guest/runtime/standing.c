@@ -31,8 +31,7 @@ void standing_raise(struct ctx *ctx)
                  F_STR(LK_ERROR, strerror(-r)));
     r = raise_files();
     if (r < 0)
-        log_warn(ctx, "could not raise the agent's limit of open files",
-                 F_STR(LK_ERROR, strerror(-r)));
+        log_warn(ctx, "could not raise the agent's open-file limit", F_STR(LK_ERROR, strerror(-r)));
     if (setpriority(PRIO_PROCESS, 0, NICE_AGENT) < 0)
         log_warn(ctx, "could not raise the agent's scheduling priority",
                  F_STR(LK_ERROR, strerror(errno)));

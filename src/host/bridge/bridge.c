@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/stream.h"
+#include "base/waits.h"
 #include "host/bridge/bridge_priv.h"
 #include "host/vmm/vmm.h"
 #include "proto/link.h"
@@ -49,7 +50,7 @@ void bridge_go(struct bridge *b, void (*fn)(struct bridge *b), const char *name)
     *start = (struct start){ b, fn };
     b->refs++;
     b->running++;
-    fiber_go(b->loop, fiber_main, start, "bridge.%s", name);
+    fiber_go(b->loop, fiber_main, start, "%s", name);
 }
 
 static void tell_stage(struct bridge *b, int stage)
@@ -202,9 +203,9 @@ int bridge_ops_prepare(struct ctx *ctx, struct guest *g, struct err *err)
                  F_ERR(&no_log));
     b->prepared = true;
     guestlog_init(&b->log, b->timeline, loop_now(b->loop));
-    bridge_go(b, bridge_entropy_main, "entropy");
+    bridge_go(b, bridge_entropy_main, FIBER_BRIDGE_ENTROPY);
     if (b->log_listener)
-        bridge_go(b, bridge_log_main, "log");
+        bridge_go(b, bridge_log_main, FIBER_BRIDGE_LOG);
     return 0;
 }
 
@@ -252,7 +253,7 @@ int bridge_ops_connect(struct ctx *ctx, struct guest *g, struct err *err)
 
 int bridge_ops_wait_closed(struct ctx *ctx, struct guest *g, struct err *err)
 {
-    return latch_wait(ctx, &bridge_of(g)->ended, "the bridge to close", err);
+    return latch_wait(ctx, &bridge_of(g)->ended, WAIT_BRIDGE_CLOSE, err);
 }
 
 int bridge_ops_drain_log(struct ctx *ctx, struct guest *g, struct err *err)

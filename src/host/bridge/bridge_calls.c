@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/stream.h"
+#include "base/waits.h"
 #include "host/bridge/bridge_priv.h"
 #include "host/vmm/vmm.h"
 #include <ctype.h>
@@ -132,7 +133,7 @@ static int wait_process(struct ctx *ctx, struct guest *g, const char *container,
         timeout_ms == GUEST_WAIT_FOREVER ? 0 : timeout_ms * NS_PER_MS + BRIDGE_CALL_LIMIT;
 
     if (need_connection(bridge_of(g), r.type, err) < 0 ||
-        bridge_wait(ctx, bridge_of(g), &r, limit, "a process to end", wait_id, &resp, err) < 0)
+        bridge_wait(ctx, bridge_of(g), &r, limit, WAIT_GUEST_PROCESS, wait_id, &resp, err) < 0)
         return -1;
     *ret_exit_code = resp.exit_code;
     return 0;
@@ -413,8 +414,7 @@ static int wait_oom(struct ctx *ctx, struct guest *g, const char *container, boo
     AUTO(bridge_properties_release) struct bridge_properties p = { 0 };
 
     if (need_connection(bridge_of(g), r.type, err) < 0 ||
-        bridge_wait(ctx, bridge_of(g), &r, 0, "out of memory in the guest", wait_id, &resp, err) <
-            0 ||
+        bridge_wait(ctx, bridge_of(g), &r, 0, WAIT_GUEST_OOM, wait_id, &resp, err) < 0 ||
         bridge_properties_decode(resp.properties, &p, err) < 0)
         return -1;
     *ret_oom = p.out_of_memory;

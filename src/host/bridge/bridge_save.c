@@ -7,6 +7,7 @@
 #include "base/loop.h"
 #include "base/saved.h"
 #include "base/stream.h"
+#include "base/waits.h"
 #include "host/bridge/bridge_priv.h"
 #include "host/vmm/vmm.h"
 #include "proto/link.h"
@@ -156,12 +157,12 @@ static void resume(struct bridge *b)
 {
     b->prepared = b->connected = true;
     b->stream_users = 2;
-    bridge_go(b, bridge_writer_main, "write");
-    bridge_go(b, bridge_reader_main, "read");
+    bridge_go(b, bridge_writer_main, FIBER_BRIDGE_WRITE);
+    bridge_go(b, bridge_reader_main, FIBER_BRIDGE_READ);
     if (b->log_stream || b->log_listener)
-        bridge_go(b, bridge_log_main, "log");
+        bridge_go(b, bridge_log_main, FIBER_BRIDGE_LOG);
     if (b->entropy_listener)
-        bridge_go(b, bridge_entropy_main, "entropy");
+        bridge_go(b, bridge_entropy_main, FIBER_BRIDGE_ENTROPY);
 }
 
 void bridge_ops_saved(struct guest *g, struct saved *s)

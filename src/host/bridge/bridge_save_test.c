@@ -268,7 +268,8 @@ TEST_VIRTUAL(a_call_under_way_is_not_saved)
 
     saved_first_half(true, first_half, &w);
     ASSERT_EQ(w.checked, -1);
-    ASSERT_HAS(w.err.msg, "a call to the guest is not answered yet");
+    ASSERT_EQ(w.err.reason, REASON_SAVED_STATE);
+    ASSERT_MSG_HAS(w.err.msg, "a call to the guest is not answered yet");
     ASSERT_EQ(w.err.code, ERR_STATE);
     saved_free(w.writer);
 }

@@ -6,6 +6,7 @@
 #include "base/scrub.h"
 #include "base/span.h"
 #include "base/stream.h"
+#include "base/waits.h"
 #include "host/bridge/bridge_priv.h"
 #include <stdlib.h>
 #include <string.h>
@@ -48,7 +49,7 @@ void bridge_writer_main(struct bridge *b)
 
     while (!b->closed) {
         if (list_empty(&b->queue)) {
-            if (waitq_wait(&ctx, &b->queue_q, "a frame to send", &err) < 0)
+            if (waitq_wait(&ctx, &b->queue_q, WAIT_FRAME, &err) < 0)
                 break;
             continue;
         }
@@ -320,8 +321,8 @@ void bridge_wire_start(struct bridge *b, struct stream *stream)
 {
     b->stream = stream;
     b->stream_users = 2;
-    bridge_go(b, bridge_writer_main, "write");
-    bridge_go(b, bridge_reader_main, "read");
+    bridge_go(b, bridge_writer_main, FIBER_BRIDGE_WRITE);
+    bridge_go(b, bridge_reader_main, FIBER_BRIDGE_READ);
 }
 
 /* --- a call --- */

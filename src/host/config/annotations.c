@@ -86,7 +86,7 @@ static const struct annotation {
     { CPU "weight", VM_NUMBER,
       "CPU weight of the VM on a busy host (its cgroup); 0: the default, 100", AT(cpu_weight),
       .max = 10000 },
-    { CPU_GROUP_NAME, VM_TEXT, "group of host CPUs that the VM runs on, see `cpu_group_dir`",
+    { CPU_GROUP_NAME, VM_TEXT, "group of host CPUs for the VM, see `cpu_group_dir`",
       TEXT(cpu_group) },
     { VM "storageqos.iopsmaximum", VM_NUMBER,
       "maximum I/O operations per second of all disks of the VM together; 0: no limit",

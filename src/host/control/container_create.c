@@ -4,6 +4,7 @@
 #include "base/exit_code.h"
 #include "base/log.h"
 #include "base/loop.h"
+#include "base/waits.h"
 #include "host/bridge/guest.h"
 #include "host/config/annotations.h"
 #include "host/config/devices.h"
@@ -239,7 +240,8 @@ static void anchor_main(void *arg)
 void container_watch_anchor(struct container *c)
 {
     c->anchor_watched = true;
-    fibers_go(&c->r->fibers, c->r->o.loop, anchor_main, container_ref(c), "anchor %s", c->p.id);
+    fibers_go(&c->r->fibers, c->r->o.loop, anchor_main, container_ref(c), FIBER_ANCHOR "%s",
+              c->p.id);
 }
 
 /* For the run file, which names it to `delete`. */

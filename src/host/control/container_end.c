@@ -3,6 +3,7 @@
 #include "base/exit_code.h"
 #include "base/log.h"
 #include "base/loop.h"
+#include "base/waits.h"
 #include "host/bridge/guest.h"
 #include "host/control/container_priv.h"
 #include "host/control/events.h"
@@ -64,7 +65,7 @@ void container_watch_oom(struct container *c)
     c->oom_rate.burst = CONTAINER_OOM_BURST * CONTAINER_OOM_EVERY_S;
     c->oom_rate.per_s = 1;
     c->oom_watched = true;
-    fibers_go(&c->r->fibers, c->r->o.loop, oom_main, container_ref(c), "oom %s", c->p.id);
+    fibers_go(&c->r->fibers, c->r->o.loop, oom_main, container_ref(c), FIBER_OOM "%s", c->p.id);
 }
 
 /* --- execs first --- */

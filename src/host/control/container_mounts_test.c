@@ -48,7 +48,7 @@ TEST_VIRTUAL(images_and_block_devices_become_disks_and_are_released)
                 "\"resources\":{\"devices\":[{\"allow\":true,\"access\":\"rwm\"},{\"allow\":true,"
                 "\"type\":\"b\",\"major\":7,\"minor\":0,\"access\":\"rwm\"}]}");
     ASSERT_OK(fixture_try_create(&r, ctx, "b", &err), err);
-    ASSERT_EQ(r.guest.disks, 2); /* not the host's sda, which nobody asked for */
+    ASSERT_EQ(r.guest.disks, 2); /* not the host's sda, which is unrequested */
     ASSERT(container_parts(fixture_find(&r, "b"))->writes_host);
     fixture_delete(&r, ctx, "b", "");
     ASSERT_EQ(r.guest.disks, 1);

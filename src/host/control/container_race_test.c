@@ -367,7 +367,7 @@ TEST_VIRTUAL(a_create_without_a_deadline_waits_a_bounded_time_for_a_path)
     fixture_close(&r, &root);
 }
 
-TEST_VIRTUAL(a_killed_container_whose_exit_is_never_told_ends_with_its_vm)
+TEST_VIRTUAL(a_killed_container_whose_exit_is_never_reported_ends_with_its_vm)
 {
     struct fixture r = { .guest_opts.process_ns = 5000 * NS_PER_S,
                          .guest_opts.decide_request = decide };

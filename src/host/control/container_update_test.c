@@ -114,7 +114,8 @@ TEST_VIRTUAL(a_vm_with_fixed_memory_does_not_grow_and_takes_other_updates)
     fixture_write_spec(&r, "c1", ",\"annotations\":{\"" VM_OF "fullyphysicallybacked\":\"true\"}");
     ASSERT_OK(fixture_try_create(&r, ctx, "c1", &err), err);
     ASSERT_FAIL(update(&r, ctx, "c1", "{\"memory\":{\"limit\":1073741824}}", &err), err, ERR_RANGE);
-    ASSERT_HAS(err.msg, "an annotation fixed its memory at 256 MiB; start the pod again");
+    ASSERT_EQ(err.reason, REASON_VM_MEMORY_LIMIT);
+    ASSERT_MSG_HAS(err.msg, "an annotation fixed its memory at 256 MiB; start the pod again");
     err_clear(&err);
     ASSERT_OK(update(&r, ctx, "c1", "{\"cpu\":{\"shares\":77}}", &err), err);
     ASSERT_EQ(vm_parts(r.registry->vm)->size.memory_mib, 256);
@@ -249,7 +250,7 @@ TEST_VIRTUAL(a_vm_that_does_not_shrink_is_asked_again_with_the_next_update)
     ASSERT_OK(update(&r, ctx, "w", "{\"memory\":{\"limit\":134217728}}", &err), err);
     fake_vmm_tune(r.vmm)->set_memory.how = FAKE_OK;
     ASSERT_OK(update(&r, ctx, "pod", "{\"memory\":{\"limit\":268435456}}", &err), err);
-    fake_vmm_tune(r.vmm)->set_memory.how = FAKE_FAIL; /* not asked: it is as it should be */
+    fake_vmm_tune(r.vmm)->set_memory.how = FAKE_FAIL; /* not asked: the VM has 384 MiB already */
     ASSERT_OK(update(&r, ctx, "pod", "{\"memory\":{\"limit\":268435456}}", &err), err);
     ASSERT_EQ(vm_parts(r.registry->vm)->size.memory_mib, 384);
     close_pod(&r, ctx);

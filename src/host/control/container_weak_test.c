@@ -14,7 +14,7 @@ TEST_VIRTUAL(ws07_a_process_that_ends_at_once_starts_first)
     fixture_close(&r, ctx);
 }
 
-TEST_VIRTUAL(ws08_closing_tells_every_exit)
+TEST_VIRTUAL(ws08_closing_reports_every_exit)
 {
     struct fixture r = { .guest_opts.process_ns = 100 * NS_PER_S };
     struct err err = ERR_INIT;
@@ -348,7 +348,7 @@ TEST_VIRTUAL(ws43_a_container_does_not_depend_on_the_calls_that_made_it)
     fixture_close(&r, ctx);
 }
 
-TEST_VIRTUAL(ws44_killing_a_created_container_ends_it_and_tells)
+TEST_VIRTUAL(ws44_killing_a_created_container_ends_it_and_reports_its_exit)
 {
     struct fixture r = { 0 };
     struct client waiter;

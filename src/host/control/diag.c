@@ -142,7 +142,7 @@ void diag_close_stdin(struct diag_live *l)
 int diag_resize(struct ctx *ctx, struct diag_live *l, uint16_t rows, uint16_t cols, struct err *err)
 {
     if (!l->process)
-        return err_set(err, ERR_STATE, "resize: the process does not run");
+        return err_set(err, ERR_STATE, "resize: the process is not running");
     return vm_process_resize(ctx, l->process, rows, cols, err);
 }
 

@@ -2,6 +2,7 @@
 #include "base/ctx.h"
 #include "base/err.h"
 #include "base/str.h"
+#include "base/waits.h"
 #include "host/control/events_priv.h"
 #include <stdlib.h>
 
@@ -145,7 +146,7 @@ void events_push(struct events *q, const struct event *e)
 int events_next(struct ctx *ctx, struct events *q, const struct event **ret, struct err *err)
 {
     while (list_empty(&q->items))
-        if (waitq_wait(ctx, &q->changed, "the next event", err) < 0)
+        if (waitq_wait(ctx, &q->changed, WAIT_EVENT, err) < 0)
             return -1;
     *ret = &LIST_FIRST(&q->items, struct item, in_queue)->event;
     return 0;

@@ -4,6 +4,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "base/waits.h"
 #include "host/control/container.h"
 #include "host/control/pod.h"
 #include "host/control/registry.h"
@@ -61,8 +62,7 @@ static void forsaken_main(void *arg)
                       F_ERR(&err));
             break;
         }
-        (void)waitq_wait(waits ? &ctx : &pause, &r->changed, "to delete a forsaken container",
-                         &err);
+        (void)waitq_wait(waits ? &ctx : &pause, &r->changed, WAIT_FORSAKEN, &err);
     }
     if (!container_parts(c)->listed && r->record)
         run_unforsake(run_dir(r), container_id(c));
@@ -84,7 +84,7 @@ static void end_in_fiber(struct container *c)
 
     /* A sandbox's own goes with the sandbox, when nothing else is in it (forsaken_all). */
     if (!container_parts(c)->hidden)
-        fibers_go(&r->fibers, r->o.loop, forsaken_main, container_ref(c), "forsaken %s",
+        fibers_go(&r->fibers, r->o.loop, forsaken_main, container_ref(c), FIBER_FORSAKEN "%s",
                   container_id(c));
 }
 

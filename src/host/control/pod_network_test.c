@@ -215,7 +215,7 @@ TEST_VIRTUAL(a_dead_vm_leaves_no_tap)
     fixture_close(&r, ctx);
 }
 
-TEST_VIRTUAL(a_sandboxs_metrics_have_its_traffic_and_what_its_guest_tells_in_time)
+TEST_VIRTUAL(a_sandboxs_metrics_have_its_traffic_and_what_its_guest_answers_in_time)
 {
     struct fixture r = { .guest_opts.decide_request = decide };
     struct ctx root = ctx_root(ctx->loop);

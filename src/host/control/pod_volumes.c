@@ -47,7 +47,7 @@ static struct pod_volume *find(struct pod *pod, const char *dir)
     return NULL;
 }
 
-/* Its name for people, and what tells it from others of that name. */
+/* Its name for people, and what distinguishes it from others of that name. */
 static char *key_of(const char *dir)
 {
     const char *name = strrchr(dir, '/') + 1;
@@ -128,8 +128,8 @@ int pod_take_volume(struct ctx *ctx, struct pod *pod, const char *source, json_t
         if (v->local && found.elsewhere)
             r = err_because(
                 err, REASON_MOUNT_FAILED, ERR_STATE,
-                "the emptyDir %s lives in the VM, and this is not found in it on the host: "
-                "check whether another program created files there",
+                "emptyDir %s is in the VM, but the mount's source was not found in it: check "
+                "whether another program created it on the host",
                 dir);
         else if (v->local)
             r = write(&found, v->key, mount, err);

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/str.h"
+#include "base/waits.h"
 #include "host/bridge/guest.h"
 #include "host/control/container.h"
 #include "host/control/events.h"
@@ -171,7 +172,7 @@ int process_wait(struct ctx *ctx, struct process *given, struct process_view *re
 {
     AUTO(process_unref) struct process *p = process_ref(given);
 
-    if (latch_wait(ctx, &p->exited, "the process to end", err) < 0)
+    if (latch_wait(ctx, &p->exited, WAIT_PROCESS_END, err) < 0)
         return -1;
     if (p->state != PROCESS_ST_TERMINATED)
         return err_ended(p, " was deleted", err);
@@ -330,7 +331,7 @@ static void watch_main(void *arg)
 void process_watch(struct process *p)
 {
     container_ref(p->c);
-    fibers_go(&p->pod->r->fibers, loop_of(p), watch_main, process_ref(p), "watch %s",
+    fibers_go(&p->pod->r->fibers, loop_of(p), watch_main, process_ref(p), FIBER_PROCESS_WATCH "%s",
               p->container_id);
 }
 
@@ -468,13 +469,13 @@ static void killed_main(void *arg)
     struct err err = ERR_INIT;
 
     limited.deadline = p->killed_until;
-    if (latch_wait(&limited, &p->exited, "a killed process to end", &err) < 0)
+    if (latch_wait(&limited, &p->exited, WAIT_KILLED, &err) < 0)
         kill_vm(p);
 }
 
 void process_watch_killed(struct process *p)
 {
-    fibers_go(&p->pod->r->fibers, loop_of(p), killed_main, process_ref(p), "killed %s",
+    fibers_go(&p->pod->r->fibers, loop_of(p), killed_main, process_ref(p), FIBER_KILLED "%s",
               p->container_id);
 }
 

@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/loop.h"
+#include "base/waits.h"
 #include "host/config/annotations.h"
 #include "host/config/sizing.h"
 #include "host/control/bundle.h"
@@ -236,7 +237,7 @@ int sandbox_wait(struct ctx *ctx, struct registry *r, const char *id, struct san
 {
     struct sandbox *s = sandbox_find(r, id, err);
 
-    if (!s || latch_wait(ctx, &s->ended, "the sandbox to end", err) < 0)
+    if (!s || latch_wait(ctx, &s->ended, WAIT_SANDBOX_END, err) < 0)
         return -1;
     return sandbox_view(r, id, ret, err);
 }

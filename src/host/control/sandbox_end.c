@@ -2,6 +2,7 @@
 #include "base/exit_code.h"
 #include "base/log.h"
 #include "base/loop.h"
+#include "base/waits.h"
 #include "host/control/container.h"
 #include "host/control/registry.h"
 #include "host/control/sandbox_priv.h"
@@ -87,7 +88,7 @@ static void watch_main(void *arg)
 
 void sandbox_watch(struct sandbox *s)
 {
-    fibers_go(&s->r->fibers, s->r->o.loop, watch_main, s, "sandbox.watch %s", s->id);
+    fibers_go(&s->r->fibers, s->r->o.loop, watch_main, s, FIBER_SANDBOX_WATCH "%s", s->id);
 }
 
 /* --- stop --- */
@@ -191,7 +192,7 @@ int sandbox_close(struct ctx *ctx, struct registry *r, struct err *err)
     if (!s)
         return 0;
     end_unstarted(s);
-    if (latch_wait(ctx, &s->ended, "the sandbox to end", err) < 0 || release_rest(ctx, s, err) < 0)
+    if (latch_wait(ctx, &s->ended, WAIT_SANDBOX_END, err) < 0 || release_rest(ctx, s, err) < 0)
         return -1;
     if (s->state == SANDBOX_STOPPED)
         fsm_step(&sandbox_fsm, &s->state, SANDBOX_EV_SHUT);

@@ -1,77 +1,79 @@
 /* settled.c - the waits at which a fiber can be saved: the fiber that the new program starts
- * instead comes to the same wait. A text that has changed makes upgrades wait for 30 s: the
- * simulations and tests/e2e/test_upgrade.py notice. */
+ * instead comes to the same wait. Names and waits are the constants of base/waits.h, which the
+ * fibers use too. A wait that has no row makes upgrades fail after 30 s: the simulations and
+ * tests/e2e/test_upgrade.py notice. */
 #include "host/control/settled.h"
 #include "base/err.h"
 #include "base/loop.h"
 #include "base/str.h"
+#include "base/waits.h"
 
 static const struct {
     const char *fiber; /* the beginning of its name */
     const char *wait;  /* what it waits for */
 } waits[] = {
     /* host/shim, host/rpc */
-    { "serve", "something to serve" },
-    { "resume", "something to serve" },
-    { "rpc listener", "accept" },
-    { "rpc connection", "read" },
-    { "rpc connection", "the end of an upgrade" },
-    { "rpc watchdog", "requests" },
-    { "rpc Wait", "the process to end" },
-    { "rpc WaitSandbox", "the sandbox to end" },
-    { "rpc client", "read" },
-    { "publisher", "the next event" },
-    { "publisher", "sleep" },
-    { "tracer", "sleep" }, /* until a batch is sent, or sent again */
-    { "tracer", "spans" },
-    { "watch", "nothing left to serve" },
+    { "serve", WAIT_SERVE }, /* an action of the command line */
+    { "resume", WAIT_SERVE },
+    { FIBER_RPC_LISTENER, WAIT_ACCEPT },
+    { FIBER_RPC_CONNECTION, WAIT_READ },
+    { FIBER_RPC_CONNECTION, WAIT_UPGRADE_END },
+    { FIBER_RPC_WATCHDOG, WAIT_REQUESTS },
+    { FIBER_RPC_CALL "Wait", WAIT_PROCESS_END },
+    { FIBER_RPC_CALL "WaitSandbox", WAIT_SANDBOX_END },
+    { FIBER_RPC_CLIENT, WAIT_READ },
+    { FIBER_PUBLISHER, WAIT_EVENT },
+    { FIBER_PUBLISHER, WAIT_SLEEP },
+    { FIBER_TRACER, WAIT_SLEEP }, /* until a batch is sent, or sent again */
+    { FIBER_TRACER, WAIT_SPANS },
+    { FIBER_WATCH, WAIT_IDLE },
 
     /* host/io */
-    { "io fifo", "a reader of the remaining output" },
-    { "io file", "a pipe to a file" },
-    { "io stderr", "read" },
-    { "io stderr", "write" },
-    { "io stdin", "read" },
-    { "io stdin", "write" },
-    { "io stdout", "read" },
-    { "io stdout", "write" },
+    { FIBER_IO_FIFO, WAIT_FIFO_READER },
+    { FIBER_IO_FILE, WAIT_FILE_PIPE },
+    { FIBER_IO "stderr", WAIT_READ },
+    { FIBER_IO "stderr", WAIT_WRITE },
+    { FIBER_IO "stdin", WAIT_READ },
+    { FIBER_IO "stdin", WAIT_WRITE },
+    { FIBER_IO "stdout", WAIT_READ },
+    { FIBER_IO "stdout", WAIT_WRITE },
 
     /* host/control */
-    { "anchor ", "child's end" },
-    { "forsaken ", "the process to end" },
-    { "forsaken ", "to delete a forsaken container" },
-    { "killed ", "a killed process to end" },
-    { "oom ", "out of memory in the guest" },
-    { "sandbox.watch ", "the process to end" },
-    { "vm.check-clock ", "the next look at the guest's clock" },
-    { "vm.clock ", "the wall clock to be set" },
-    { "vm.lost ", "the bridge to close" },
-    { "vm.reap ", "qemu's end" },
-    { "watch ", "a process to end" },
+    { FIBER_ANCHOR, WAIT_CHILD_END },
+    { FIBER_FORSAKEN, WAIT_PROCESS_END },
+    { FIBER_FORSAKEN, WAIT_FORSAKEN },
+    { FIBER_KILLED, WAIT_KILLED },
+    { FIBER_OOM, WAIT_GUEST_OOM },
+    { FIBER_SANDBOX_WATCH, WAIT_PROCESS_END },
+    { FIBER_VM_CHECK_CLOCK, WAIT_CLOCK_CHECK },
+    { FIBER_VM_CLOCK, WAIT_CLOCK_SET },
+    { FIBER_VM_LOST, WAIT_BRIDGE_CLOSE },
+    { FIBER_VM_REAP, WAIT_VMM_END },
+    { FIBER_PROCESS_WATCH, WAIT_GUEST_PROCESS },
 
     /* host/bridge, host/vmm/qemu */
-    { "bridge.entropy", "the guest to dial" },
-    { "bridge.log", "read" },
-    { "bridge.log", "sleep" }, /* the guest wrote too fast: the bucket knows */
-    { "bridge.log", "the guest to dial" },
-    { "bridge.read", "read" },
-    { "bridge.read", "sleep" },
-    { "bridge.write", "a frame to send" },
-    { "follow share", "mounts of the host" },
-    { "link accept", "link: a connection" },
-    { "qemu console", "read" },
-    { "qemu console", "sleep" },
-    { "qemu stderr", "read" },
-    { "qemu watch", "child's end" },
-    { "qmp read", "read" },
-    { "qmp write", "qmp: commands to send" },
+    { FIBER_BRIDGE_ENTROPY, WAIT_GUEST_DIAL },
+    { FIBER_BRIDGE_LOG, WAIT_READ },
+    { FIBER_BRIDGE_LOG, WAIT_SLEEP }, /* the guest wrote too fast: the bucket knows */
+    { FIBER_BRIDGE_LOG, WAIT_GUEST_DIAL },
+    { FIBER_BRIDGE_READ, WAIT_READ },
+    { FIBER_BRIDGE_READ, WAIT_SLEEP },
+    { FIBER_BRIDGE_WRITE, WAIT_FRAME },
+    { FIBER_SHARE, WAIT_HOST_MOUNTS },
+    { FIBER_LINK, WAIT_LINK },
+    { FIBER_QEMU_CONSOLE, WAIT_READ },
+    { FIBER_QEMU_CONSOLE, WAIT_SLEEP },
+    { FIBER_QEMU_ERRORS, WAIT_READ },
+    { FIBER_QEMU_WATCH, WAIT_CHILD_END },
+    { FIBER_QMP_READ, WAIT_READ },
+    { FIBER_QMP_WRITE, WAIT_QMP_COMMANDS },
 
     /* host/device */
-    { "port ", "both ways of a connection" },
-    { "port ", "read" },
-    { "port ", "write" },
-    { "ports ", "a connection to end" },
-    { "ports ", "connections to the pod's ports" },
+    { FIBER_PORT, WAIT_BOTH_WAYS },
+    { FIBER_PORT, WAIT_READ },
+    { FIBER_PORT, WAIT_WRITE },
+    { FIBER_PORTS, WAIT_PORT_END },
+    { FIBER_PORTS, WAIT_PORTS },
 };
 
 bool settled_at(const char *name, const char *why)

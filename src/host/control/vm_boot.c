@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/str.h"
+#include "base/waits.h"
 #include "host/bridge/guest.h"
 #include "host/config/config.h"
 #include "host/control/vm_priv.h"
@@ -249,13 +250,14 @@ static void lost_main(void *arg)
     struct err err = ERR_INIT;
 
     (void)vm->p.guest->ops->wait_closed(&ctx, vm->p.guest, &err); /* without a limit: no failure */
-    if (vm->state == VM_RUNNING)                                  /* else that is why */
+    /* In any other state the VM is stopping or has ended, which closed the connection. */
+    if (vm->state == VM_RUNNING)
         (void)vm_lost(vm);
 }
 
 void vm_watch_guest(struct vm *vm)
 {
-    fibers_go(&vm->fibers, vm->o.loop, lost_main, vm, "vm.lost %s", vm->o.id);
+    fibers_go(&vm->fibers, vm->o.loop, lost_main, vm, FIBER_VM_LOST "%s", vm->o.id);
 }
 
 static void log_start(struct ctx *ctx, struct vm *vm)

@@ -145,7 +145,7 @@ TEST_VIRTUAL(a_failed_start_names_the_last_stage_and_kills_the_vm)
     ASSERT(facts.terminated_ns > 0);
     ASSERT_FAIL(fixture_try_start(&r, ctx, &err), err, ERR_UNAVAILABLE);
     fixture_finish(&r, ctx);
-    ASSERT_EQ(r.exit.code, 255); /* nobody asked for this end */
+    ASSERT_EQ(r.exit.code, 255); /* unrequested */
     ASSERT_MSG_HAS(r.exit.why, "boot stopped at stage 'init'");
 }
 

@@ -3,6 +3,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/loop.h"
+#include "base/waits.h"
 #include "host/bridge/guest.h"
 #include "host/control/vm_priv.h"
 #include <inttypes.h>
@@ -90,7 +91,7 @@ static int pass(struct ctx *ctx, struct vm *vm, uint64_t until, struct err *err)
 
         if (vm->p.life.fired)
             return err_because(err, REASON_VM_ENDED, ERR_UNAVAILABLE, "the VM has ended");
-        (void)waitq_wait(&limited, &vm->changed, "the next look at the guest's clock", &ignored);
+        (void)waitq_wait(&limited, &vm->changed, WAIT_CLOCK_CHECK, &ignored);
         if (ctx_check(ctx, err) < 0)
             return -1;
     }
@@ -158,7 +159,7 @@ void vm_clock_begin(struct vm *vm)
 {
     vm->clock_checked = vm->clock_checking = true;
     vm_hold(vm);
-    fiber_go(vm->o.loop, check_main, vm, "vm.check-clock %s", vm->id);
+    fiber_go(vm->o.loop, check_main, vm, FIBER_VM_CHECK_CLOCK "%s", vm->id);
 }
 
 struct vm_clock vm_clock(const struct vm *vm)
@@ -237,5 +238,5 @@ static void follow_main(void *arg)
 
 void vm_follow_clock(struct vm *vm)
 {
-    fibers_go(&vm->fibers, vm->o.loop, follow_main, vm, "vm.clock %s", vm->o.id);
+    fibers_go(&vm->fibers, vm->o.loop, follow_main, vm, FIBER_VM_CLOCK "%s", vm->o.id);
 }

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/str.h"
+#include "base/waits.h"
 #include "host/bridge/guest.h"
 #include "host/control/vm_priv.h"
 #include "host/files/scratch.h"
@@ -238,7 +239,7 @@ void vm_reap(struct vm *vm)
     if (vm->reaping)
         return;
     vm->reaping = true;
-    fiber_go(vm->o.loop, reap_main, vm_ref(vm), "vm.reap %s", vm->id ? vm->id : "");
+    fiber_go(vm->o.loop, reap_main, vm_ref(vm), FIBER_VM_REAP "%s", vm->id ? vm->id : "");
 }
 
 /* --- three ways --- */
@@ -252,7 +253,7 @@ int vm_wait(struct ctx *ctx, struct vm *given, struct vm_exit *ret, struct err *
     if (!vm)
         return 0;
     if (vm->state == VM_NEW)
-        return err_set(err, ERR_STATE, "vm is New, there is nothing to wait for");
+        return err_set(err, ERR_STATE, "the VM was never started");
 
     unsigned failures = vm->reap_failures;
 
@@ -309,7 +310,7 @@ int vm_stop(struct ctx *ctx, struct vm *vm, uint64_t grace_ns, struct err *err)
         vm_hold(vm);
         fiber_go(vm->o.loop, stop_main, vm, "vm.stop %s", vm->id);
     } else if (vm && (vm->state != VM_STOPPING || vm->p.life.fired)) { /* no stop is under way */
-        vm_kill(vm, VM_END_KILL, "the VM is stopped while it does not run");
+        vm_kill(vm, VM_END_KILL, "stop requested while the VM was not running");
     }
     return vm_wait(ctx, vm, NULL, err);
 }

@@ -94,7 +94,7 @@ TEST_VIRTUAL(a_boot_whose_vmm_dies_fails_for_all_with_how_it_ended)
     fixture_close(&r, &root);
 }
 
-/* --- an end that nobody asked for --- */
+/* --- an unrequested end --- */
 
 static void expect_failed(struct ctx *ctx, struct vm *vm, const char *why)
 {

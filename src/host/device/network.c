@@ -6,6 +6,7 @@
 #include "base/loop.h"
 #include "base/str.h"
 #include "base/stream.h"
+#include "base/waits.h"
 #include "host/bridge/guest.h"
 #include "host/device/network_priv.h"
 #include "host/ledger/ledger.h"
@@ -325,10 +326,10 @@ static void join_ways(struct connection *c)
     c->in.to = c->out.from = c->guest;
     fibers_init(&c->ways);
     if (!c->in.ended)
-        fibers_go(&c->ways, c->n->o.loop, copy_main, &c->in, "port %u in", c->port);
+        fibers_go(&c->ways, c->n->o.loop, copy_main, &c->in, FIBER_PORT "%u in", c->port);
     if (!c->out.ended)
-        fibers_go(&c->ways, c->n->o.loop, copy_main, &c->out, "port %u out", c->port);
-    (void)fibers_wait(&root, &c->ways, "both ways of a connection", &err); /* without a limit */
+        fibers_go(&c->ways, c->n->o.loop, copy_main, &c->out, FIBER_PORT "%u out", c->port);
+    (void)fibers_wait(&root, &c->ways, WAIT_BOTH_WAYS, &err); /* without a limit */
 }
 
 /* The client is to see a reset, not an orderly end. */
@@ -386,7 +387,7 @@ void network_serve(struct connection *c)
 
     n->forward.connections++;
     list_append(&n->forward.all, &c->node);
-    fibers_go(&n->forward.fibers, n->o.loop, connection_main, c, "port %u", c->port);
+    fibers_go(&n->forward.fibers, n->o.loop, connection_main, c, FIBER_PORT "%u", c->port);
 }
 
 /* A machine that is out of descriptors may have some again. */
@@ -412,7 +413,7 @@ static void listen_main(void *arg)
 
         c->n = n;
         while (goes_on && n->forward.connections >= CONNECTIONS_MAX)
-            goes_on = waitq_wait(&ctx, &n->forward.changed, "a connection to end", &err) == 0;
+            goes_on = waitq_wait(&ctx, &n->forward.changed, WAIT_PORT_END, &err) == 0;
         if (!goes_on || fiber_admit(n->o.loop, &err) < 0 ||
             net_forward_accept(&ctx, n->forward.listener, &c->fd, &c->ipv6, &c->port, &err) < 0) {
             free(c);
@@ -427,7 +428,7 @@ void network_listen(struct network *n)
 {
     cancel_init(&n->forward.stop, NULL);
     n->forward.on = true;
-    fibers_go(&n->forward.fibers, n->o.loop, listen_main, n, "ports %s", n->guest_ns);
+    fibers_go(&n->forward.fibers, n->o.loop, listen_main, n, FIBER_PORTS "%s", n->guest_ns);
 }
 
 /* On a host that cannot forward ports the pod runs without; that is logged. */

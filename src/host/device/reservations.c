@@ -61,8 +61,7 @@ struct reserved *reservations_find(const struct reservations *r, uint64_t id, st
 
     if (one)
         return one->thing;
-    err_set(err, ERR_NOT_FOUND, "%s reservation %llu is not known", r->what,
-            (unsigned long long)id);
+    err_set(err, ERR_NOT_FOUND, "unknown %s reservation %llu", r->what, (unsigned long long)id);
     return NULL;
 }
 

@@ -31,7 +31,7 @@ TEST(a_thing_goes_with_its_last_reservation)
     ASSERT(!a.freed && a.held.refs == 1);
     ASSERT(!reservations_find(&r, one, &err));
     ASSERT_EQ(err.code, ERR_NOT_FOUND);
-    ASSERT_MSG_HAS(err.msg, "toy reservation 1 is not known");
+    ASSERT_MSG_HAS(err.msg, "unknown toy reservation 1");
     reservations_drop(&r, two);
     ASSERT(a.freed && !b.freed);
     ASSERT(reservations_take(&r, &b.held) > other); /* no id is used twice */

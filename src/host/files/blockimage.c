@@ -28,7 +28,7 @@ static void drop(void *arg)
 
 /* --- in the thread --- */
 
-/* The kernel tells the name that devtmpfs has. */
+/* The kernel reports the name that devtmpfs has. */
 static char *find_name(const struct job *j, struct err *err)
 {
     AUTO_FREE char *text = file_text(UEVENT_MAX, "/sys/dev/block/%u:%u/uevent", j->major, j->minor);

@@ -107,7 +107,7 @@ static int add_overlay_option(struct rootfs_plan *plan, const char *o, struct er
         return 0;
     }
     if (!is_one_of(o, len, passed))
-        return err_set(err, ERR_INVALID, "overlay option \"%s\" is not known", o);
+        return err_set(err, ERR_INVALID, "unsupported overlay option \"%s\"", o);
     sbuf_addf(&plan->other, ",%s", o);
     plan->plain = plan->plain && (str_eq(o, "index=off") || is_context(o));
     return 0;
@@ -219,7 +219,7 @@ static int read_disk(struct rootfs_plan *plan, const struct rootfs_mount *m, str
             if (rootfs_verity_option(*o, &verity, err) < 0)
                 return err_wrap(err, "%s %s", m->type, m->source);
         } else if (!disk_option(*o, &plan->writable, &plan->device)) {
-            return err_set(err, ERR_INVALID, "option \"%s\" of %s %s is not supported", *o, m->type,
+            return err_set(err, ERR_INVALID, "unsupported option \"%s\" of %s %s", *o, m->type,
                            m->source);
         }
     }
@@ -267,7 +267,7 @@ static const char *base_type(const char *type, unsigned *ret_does, struct err *e
             i++;
         if (i == ARRAY_LEN(words)) {
             err_because(err, REASON_SNAPSHOTTER_UNSUPPORTED, ERR_INVALID,
-                        "mounts of type \"%.64s\" are not supported", type);
+                        "unsupported mount type \"%.64s\"", type);
             return NULL;
         }
         *ret_does |= 1u << i;
@@ -393,8 +393,8 @@ static int read_image(struct list *l, size_t at, const char *type, unsigned does
             if (rootfs_verity_option(*o, &e->verity, err) < 0)
                 return err_wrap(err, "%s %s", m->type, e->image);
         } else if (!disk_option(*o, &e->writable, &device))
-            return err_set(err, ERR_INVALID, "option \"%.200s\" of %s %s is not supported", *o,
-                           m->type, e->image);
+            return err_set(err, ERR_INVALID, "unsupported option \"%.200s\" of %s %s", *o, m->type,
+                           e->image);
     }
     return 0;
 }

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/stream.h"
+#include "base/waits.h"
 #include "host/io/io_priv.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -107,11 +108,11 @@ static int look(struct io_leftover *l, struct err *err)
 
 static int linger(struct io_leftover *l, struct err *err)
 {
-    if (loop_io(&l->io->rest, "a reader of the remaining output", err) < 0)
+    if (loop_io(&l->io->rest, WAIT_FIFO_READER, err) < 0)
         return -1;
     while (io_unread(l->write_end < 0 ? l->read_end : l->write_end) > 0)
-        if (look(l, err) < 0 || loop_wait_fd(&l->io->rest, l->watch, POLLIN,
-                                             "a reader of the remaining output", err) < 0)
+        if (look(l, err) < 0 ||
+            loop_wait_fd(&l->io->rest, l->watch, POLLIN, WAIT_FIFO_READER, err) < 0)
             return -1;
     return 0;
 }
@@ -157,7 +158,7 @@ static void linger_fiber(void *arg)
 void io_leftover_go(struct io_leftover *l)
 {
     io_ref(l->io);
-    fiber_go(l->io->loop, linger_fiber, l, "io fifo %s", l->io->id);
+    fiber_go(l->io->loop, linger_fiber, l, FIBER_IO_FIFO " %s", l->io->id);
 }
 
 /* Takes the read end of a FIFO that has no writer any more: keeps its bytes until they are read or
@@ -309,7 +310,7 @@ void io_relay_go(struct relay *r)
         io->outputs++;
     r->running = true;
     io_ref(io);
-    fiber_go(io->loop, r->which == 0 ? input_fiber : output_fiber, r, "io %s %s",
+    fiber_go(io->loop, r->which == 0 ? input_fiber : output_fiber, r, FIBER_IO "%s %s",
              io_names[r->which], io->id);
 }
 

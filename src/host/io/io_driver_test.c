@@ -229,7 +229,7 @@ TEST_FIBER(a_log_driver_that_dies_does_not_stop_the_process)
     ASSERT(io_lost_bytes(d.fixture.io) > 7 * MIB && io_lost_bytes(d.fixture.io) < 8 * MIB);
 }
 
-TEST_FIBER(a_log_driver_that_runs_on_after_its_input_ended_gets_sigterm)
+TEST_FIBER(a_log_driver_that_keeps_running_after_its_input_ended_gets_sigterm)
 {
     DRIVEN(d, "binary", "obedient");
     struct err err = ERR_INIT;

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/offload.h"
+#include "base/waits.h"
 #include "host/io/io_priv.h"
 #include <ctype.h>
 #include <errno.h>
@@ -414,9 +415,9 @@ static int pump(struct io_pump *p, struct err *err)
 
     while (!p->ended) {
         p->in_thread = false;
-        p->last = loop_io(ctx, "a pipe to a file", err) < 0 ||
+        p->last = loop_io(ctx, WAIT_FILE_PIPE, err) < 0 ||
                   loop_wait_fd(ctx, p->which == 0 ? p->to : p->from,
-                               p->which == 0 ? POLLOUT : POLLIN, "a pipe to a file", err) < 0;
+                               p->which == 0 ? POLLOUT : POLLIN, WAIT_FILE_PIPE, err) < 0;
         if (p->last && p->which == 0)
             break;
         if (OFFLOAD(ctx, pump_main, p, 0, pump_drop, "copy a file of stdio", err) < 0)
@@ -453,7 +454,7 @@ void io_pump_go(struct io_pump *p)
     io_ref(p->io);
     p->io->pumps[p->which] = p;
     p->io->outputs += p->which > 0;
-    fiber_go(p->io->loop, pump_fiber, p, "io file %s", p->io->id);
+    fiber_go(p->io->loop, pump_fiber, p, FIBER_IO_FILE " %s", p->io->id);
 }
 
 int io_pump_start(struct io *io, int which, int file_fd, int *ret, struct err *err)

@@ -195,7 +195,7 @@ static void upgrade(struct world *w)
     ASSERT(w->io);
 }
 
-/* --- bytes, each of which tells its place --- */
+/* --- bytes, each of which shows its place --- */
 
 /* As many as the descriptor takes, up to `to`. */
 static void send_up_to(struct world *w, int fd, uint64_t to)

@@ -117,7 +117,7 @@ bool oom_watch_hit(const struct oom_watch *w, char **ret_why)
     }
     if (hit && w->v2) {
         free(*ret_why);
-        *ret_why = str_dup("the host ran out of memory, no limit of a cgroup was reached");
+        *ret_why = str_dup("the host ran out of memory; no cgroup limit was reached");
     }
     return hit;
 }

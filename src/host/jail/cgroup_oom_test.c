@@ -82,7 +82,7 @@ TEST(without_a_limit_that_was_reached_the_host_had_no_memory)
 
     begin(&t, &w);
     put_events(&t, SCOPE, 0, 1);
-    expect(&w, true, "the host ran out of memory, no limit of a cgroup was reached");
+    expect(&w, true, "the host ran out of memory; no cgroup limit was reached");
 }
 
 TEST(a_scope_that_has_gone_is_looked_at_from_above)
@@ -100,7 +100,7 @@ TEST(a_scope_that_has_gone_is_looked_at_from_above)
            "oom 3, oom_kill 4, stalled 41.27 % of the last 10 s)");
 }
 
-TEST(in_v1_the_count_alone_tells)
+TEST(in_v1_the_count_alone_shows_an_oom_kill)
 {
     TEMPDIR(t);
     struct oom_watch w, none;
@@ -131,5 +131,5 @@ TEST(long_paths_are_watched_too)
     put_events(&t, dir, 0, 0);
     oom_watch_begin_on(&w, t.dir, line);
     put_events(&t, dir, 0, 1);
-    expect(&w, true, "the host ran out of memory, no limit of a cgroup was reached");
+    expect(&w, true, "the host ran out of memory; no cgroup limit was reached");
 }

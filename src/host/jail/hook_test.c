@@ -61,7 +61,7 @@ TEST_FIBER(a_hook_reads_the_state_in_its_bundle_with_its_environment)
     fixture_release(&r);
 }
 
-TEST_FIBER(a_hook_that_fails_tells_why)
+TEST_FIBER(the_error_of_a_failed_hook_has_the_cause)
 {
     struct fixture r;
     struct err err = ERR_INIT;

@@ -41,7 +41,7 @@ enum pci_way { PCI_IOMMUFD = 1, PCI_GROUPS = 2 };
 unsigned pci_ways(const char *sys, const char *dev, const char *address);
 
 /* PCI_IOMMUFD: a process that has these two can use the function and nothing else of the host.
- * Caller closes. ERR_STATE tells what the host lacks. */
+ * Caller closes. ERR_STATE names what the host lacks. */
 int pci_open(const char *sys, const char *dev, const char *address, int *ret_device,
              struct err *err);
 int pci_open_iommu(const char *dev, int *ret_fd, struct err *err);
@@ -49,7 +49,7 @@ int pci_open_iommu(const char *dev, int *ret_fd, struct err *err);
 /* PCI_GROUPS: what QEMU looks for, in a directory that it knows as /dev/vfio: the nodes "vfio" and
  * "12", which belong to uid, and for sysfsdev= a directory with the name of the function, in which
  * iommu_group leads to its group. Nodes of our own: the host's stay as they are. Needs CAP_MKNOD.
- * ERR_STATE tells what the host lacks. After a failure nothing is left there. */
+ * ERR_STATE names what the host lacks. After a failure nothing is left there. */
 int pci_show(int dir, const char *sys, const char *dev, const char *address, uint32_t uid,
              struct err *err);
 /* Removes all that. What QEMU has open stays open; it opens nothing more for this function. */

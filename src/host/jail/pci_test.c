@@ -100,7 +100,7 @@ TEST(what_is_not_there_is_named)
     ASSERT_FAIL(pci_find(p.dir, "03:00.0/70000", &f, &err), err, ERR_INVALID);
 }
 
-TEST(vfio_hands_it_out_or_the_error_tells_what_is_missing)
+TEST(vfio_opens_the_device_or_the_error_names_what_is_missing)
 {
     TEMPDIR(p);
     AUTO_FREE char *dev = str_format("%s/dev", p.dir);

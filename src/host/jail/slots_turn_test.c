@@ -202,7 +202,7 @@ TEST_FIBER(a_first_client_that_does_nothing_is_overtaken)
     while (order == 0)
         ASSERT_OK(fiber_sleep(&bounded, 10 * NS_PER_MS, &err), err);
     ASSERT_OK(fiber_sleep(ctx, 100 * NS_PER_MS, &err), err);
-    ASSERT_EQ(order, 1); /* there is one turn: the other has to wait, as it should */
+    ASSERT_EQ(order, 1); /* one turn is free: the second waits */
     turn_give(b);
     ASSERT_OK(fibers_wait(&bounded, &clients, "both", &err), err);
     ASSERT_OK(one.ret, one.err);

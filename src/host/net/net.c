@@ -7,6 +7,7 @@
 #include "base/fd.h"
 #include "base/loop.h"
 #include "base/offload.h"
+#include "base/waits.h"
 #include "host/jail/jail.h"
 #include "proto/rtnl.h"
 
@@ -407,7 +408,7 @@ static int dialled(int fd, bool *ret_ipv6, uint16_t *ret_port)
 int net_forward_accept(struct ctx *ctx, int listener, int *ret_fd, bool *ret_ipv6,
                        uint16_t *ret_port, struct err *err)
 {
-    if (loop_io(ctx, "connections to the pod's ports", err) < 0)
+    if (loop_io(ctx, WAIT_PORTS, err) < 0)
         return -1;
     for (;;) {
         AUTO_FD int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -418,8 +419,7 @@ int net_forward_accept(struct ctx *ctx, int listener, int *ret_fd, bool *ret_ipv
         }
         if (fd < 0 && errno != EAGAIN && errno != ECONNABORTED && errno != EINTR)
             return err_sys(err, errno, "accept a connection to the pod's ports");
-        if (fd < 0 && errno == EAGAIN &&
-            loop_wait_fd(ctx, listener, POLLIN, "connections to the pod's ports", err) < 0)
+        if (fd < 0 && errno == EAGAIN && loop_wait_fd(ctx, listener, POLLIN, WAIT_PORTS, err) < 0)
             return -1;
     }
 }

@@ -1,7 +1,7 @@
 /* net.h - the host's end of a pod's network: reading what CNI put into its network namespace, and
  * joining each interface there with a tap for the VM. All calls wait: a thread enters the
  * namespace, since it is a property of threads, and since a client's path may be dead. What the
- * kernel tells is bounded in number. */
+ * kernel reports is bounded in number. */
 #pragma once
 #include "base/err.h"
 #include "base/str.h"

@@ -4,6 +4,7 @@
 #include "base/ctx.h"
 #include "base/log.h"
 #include "base/stream.h"
+#include "base/waits.h"
 #include "host/rpc/rpc_sock.h"
 #include "host/rpc/rpc_wire.h"
 #include <errno.h>
@@ -116,7 +117,7 @@ struct rpc_client *rpc_client_new(struct loop *loop, struct stream *stream)
     rpc_wire_init(&c->wire, stream);
     c->ctx = ctx_root(loop);
     list_init(&c->calls);
-    fiber_go(loop, reader_main, c, "rpc client");
+    fiber_go(loop, reader_main, c, FIBER_RPC_CLIENT);
     return c;
 }
 

@@ -3,6 +3,7 @@
 #include "base/loop.h"
 #include "base/span.h"
 #include "base/stream.h"
+#include "base/waits.h"
 #include "host/rpc/rpc_priv.h"
 #include <errno.h>
 #include <stdarg.h>
@@ -123,7 +124,7 @@ static void watch_main(void *arg)
 
         if (s->watched > 0)
             until.deadline = report_slow(s, loop_now(s->loop));
-        (void)waitq_wait(&until, &s->watch_q, "requests", &err); /* then check again */
+        (void)waitq_wait(&until, &s->watch_q, WAIT_REQUESTS, &err); /* then check again */
     }
     rpc_server_unref(s);
 }
@@ -132,7 +133,7 @@ void rpc_server_watch(struct rpc_server *s, uint64_t limit_ns)
 {
     s->slow_ns = limit_ns;
     s->refs++;
-    fiber_go(s->loop, watch_main, s, "rpc watchdog");
+    fiber_go(s->loop, watch_main, s, FIBER_RPC_WATCHDOG);
 }
 
 /* --- calls --- */
@@ -369,7 +370,7 @@ static struct rpc_call *call_start(struct rpc_conn *c, const struct rpc_entry *e
     s->refs++;
     s->used += !method->uncounted;
     watched(call, 1);
-    fiber_go(s->loop, call_main, call, "rpc %s", method->name);
+    fiber_go(s->loop, call_main, call, FIBER_RPC_CALL "%s", method->name);
     return call;
 }
 
@@ -514,7 +515,7 @@ static int next_frame(struct rpc_conn *c, struct rpc_in *in, struct err *err)
             return -1;
     r = rpc_in_wait(&c->ctx, in, err);
     while (r > 0 && c->server->held)
-        if (waitq_wait(&c->ctx, &c->server->released, "the end of an upgrade", err) < 0)
+        if (waitq_wait(&c->ctx, &c->server->released, WAIT_UPGRADE_END, err) < 0)
             return -1;
     if (r > 0)
         r = rpc_in_header(&c->ctx, in, &h, err);
@@ -564,7 +565,7 @@ struct rpc_conn *rpc_conn_new(struct rpc_server *s, struct stream *stream)
     list_append(&s->conns, &c->node);
     s->n_conns++;
     s->refs++;
-    fiber_go(s->loop, conn_main, c, "rpc connection");
+    fiber_go(s->loop, conn_main, c, FIBER_RPC_CONNECTION);
     return c;
 }
 

@@ -3,6 +3,7 @@
 #include "base/fd.h"
 #include "base/loop.h"
 #include "base/stream.h"
+#include "base/waits.h"
 #include "host/rpc/rpc_priv.h"
 #include <errno.h>
 #include <poll.h>
@@ -129,7 +130,7 @@ static int accept_later(struct ctx *ctx, struct rpc_server *s, struct err *err)
 /* 0 if there may be more to accept. */
 static int accept_one(struct ctx *ctx, struct rpc_server *s, struct err *err)
 {
-    if (loop_io(ctx, "accept", err) < 0)
+    if (loop_io(ctx, WAIT_ACCEPT, err) < 0)
         return -1;
     if (fiber_admit(ctx->loop, err) < 0)
         return accept_later(ctx, s, err);
@@ -144,7 +145,7 @@ static int accept_one(struct ctx *ctx, struct rpc_server *s, struct err *err)
     }
     switch (errno) {
     case EAGAIN:
-        if (loop_wait_fd(ctx, s->listener, POLLIN, "accept", err) == 0)
+        if (loop_wait_fd(ctx, s->listener, POLLIN, WAIT_ACCEPT, err) == 0)
             return 0;
         /* Without memory for epoll, accept cannot wait; the listener itself still works. */
         return s->accepting.fired ? -1 : accept_later(ctx, s, err);
@@ -183,7 +184,7 @@ void rpc_server_listen(struct rpc_server *s, int fd)
     (void)fd_nonblock(fd);
     s->listener = fd;
     s->refs++;
-    fiber_go(s->loop, listener_main, s, "rpc listener");
+    fiber_go(s->loop, listener_main, s, FIBER_RPC_LISTENER);
 }
 
 /* --- shutdown --- */

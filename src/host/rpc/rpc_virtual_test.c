@@ -324,7 +324,7 @@ TEST(any_schedule_gives_the_same_answers)
 }
 
 /* Wait has no limit; Pause, which waits here as well, has one. */
-TEST_VIRTUAL(a_request_that_takes_too_long_is_told_once_and_a_patient_one_never)
+TEST_VIRTUAL(a_slow_request_is_logged_once_and_a_patient_one_never)
 {
     struct fake f = { .stuck = true };
     struct rpc_server *s = fake_server(ctx->loop, &f);

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/str.h"
+#include "base/waits.h"
 #include "host/control/events.h"
 #include "host/rpc/rpc_client.h"
 #include <stdlib.h>
@@ -190,7 +191,7 @@ struct publisher *publisher_new(const struct publisher_opts *o)
     }
     cancel_init(&p->life, NULL);
     fibers_init(&p->fibers);
-    fibers_go(&p->fibers, o->loop, publisher_run, p, "publisher");
+    fibers_go(&p->fibers, o->loop, publisher_run, p, FIBER_PUBLISHER);
     return p;
 }
 

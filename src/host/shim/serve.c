@@ -9,6 +9,7 @@
 #include "base/saved.h"
 #include "base/scrub.h"
 #include "base/stall.h"
+#include "base/waits.h"
 #include "host/config/config.h"
 #include "host/control/diag.h"
 #include "host/control/events.h"
@@ -60,10 +61,8 @@ static bool has_socket(const struct shim *s)
 
 /* Must happen at once: the shutdown would kill a Create that arrives before it begins. From now on,
  * `start` sends no container to this shim, and waits until it has exited. */
-static void stop(void *arg, const char *why)
+static void stop(struct shim *s, const char *why)
 {
-    struct shim *s = arg;
-
     if (!s->stop.set)
         s->stop_why = why;
     if (s->service)
@@ -76,6 +75,11 @@ static void stop(void *arg, const char *why)
                      F_I("errno", -r));
     }
     latch_set(&s->stop);
+}
+
+static void on_watch_end(void *arg, enum watch_end why)
+{
+    stop(arg, watch_end_text(why));
 }
 
 /* ---- signals */
@@ -461,7 +465,7 @@ static void begin(struct shim *s, bool stats_v2)
     rpc_server_watch(s->server, SLOW_LIMIT);
     s->watch = watch_new(&(struct watch_opts){ .loop = s->loop,
                                                .service = s->service,
-                                               .leave = stop,
+                                               .leave = on_watch_end,
                                                .clients = clients,
                                                .bundles_gone = are_bundles_gone,
                                                .arg = s });
@@ -620,8 +624,9 @@ static int build_again(struct shim *s, struct saved *sv, struct err *err)
 static void first_steps(struct shim *s)
 {
     struct ctx limited = ctx_limited(s->loop, STEPS_LIMIT);
-    struct err ignored = ERR_INIT; /* then so be it */
+    struct err ignored = ERR_INIT;
 
+    /* On a timeout the resume continues: the limit only bounds how long I/O is held. */
     (void)loop_wait_idle(&limited, "the first steps of all others", &ignored);
 }
 
@@ -666,7 +671,7 @@ int serve_run(struct ctx *ctx, const struct shim_args *a, const struct shim_back
     if (r == 0) {
         struct err ignored = ERR_INIT;
 
-        (void)latch_wait(ctx, &s->stop, "something to serve", &ignored);
+        (void)latch_wait(ctx, &s->stop, WAIT_SERVE, &ignored);
         log_info(ctx, "leaving", F_STR(LK_OPERATION, "leave"),
                  F_STR("why", s->stop_why ? s->stop_why : "unknown"));
         r = end(ctx, s, err);

@@ -10,6 +10,7 @@
 #include "base/offload.h"
 #include "base/saved.h"
 #include "base/stream.h"
+#include "base/waits.h"
 #include "host/shim/tracer_priv.h"
 #include "proto/pb.h"
 #include <errno.h>
@@ -293,7 +294,7 @@ static void tracer_run(void *arg)
         uint64_t pause = BATCH_NS;
 
         if (t->queue.n == 0) {
-            (void)waitq_wait(&ctx, &t->filled, "spans", &err); /* woken by spans or by stop */
+            (void)waitq_wait(&ctx, &t->filled, WAIT_SPANS, &err); /* woken by spans or by stop */
             continue;
         }
         for (int i = 1; fiber_sleep(&ctx, pause, &err) == 0; i++) {
@@ -330,7 +331,7 @@ int tracer_new(const struct tracer_opts *o, struct tracer **ret, struct err *err
     waitq_init(&t->filled);
     cancel_init(&t->life, NULL);
     fibers_init(&t->fibers);
-    fibers_go(&t->fibers, o->loop, tracer_run, t, "tracer");
+    fibers_go(&t->fibers, o->loop, tracer_run, t, FIBER_TRACER);
     return 0;
 }
 

@@ -446,7 +446,8 @@ void upgrade_outcome(struct shim *s, const struct upgrade_handover *h)
     u->pause_ns = loop_now(s->loop) - u->begun_ns;
     if (h->why[0])
         (void)err_because(&u->failed, REASON_UPGRADE_FAILED, ERR_UNAVAILABLE,
-                          "upgrade: the new program could not continue: %s; the previous one did",
+                          "upgrade: the new program could not resume the shim: %s; the previous "
+                          "program continues",
                           h->why);
 }
 

@@ -4,6 +4,7 @@
 #include "base/fiber.h"
 #include "base/loop.h"
 #include "base/saved.h"
+#include "base/waits.h"
 #include "host/service/service.h"
 #include <stdint.h>
 #include <stdlib.h>
@@ -39,41 +40,41 @@ static uint64_t alone_left(struct watch *w)
     return gone < FORGOTTEN_AFTER ? FORGOTTEN_AFTER - gone : 1;
 }
 
-/* The reason to exit now, or NULL; then *ret_again is the time of the next check (0: at a poke). */
-static const char *look(struct watch *w, uint64_t *ret_again)
+/* Why to exit now, or WATCH_STAYS; then *ret_again is the time of the next check (0: at a poke). */
+static enum watch_end look(struct watch *w, uint64_t *ret_again)
 {
     uint64_t asked = service_asked_to_leave(w->opts.service);
     bool just_asked = asked > w->seen_asked;
 
     w->seen_asked = asked;
     if (service_given_up(w->opts.service))
-        return "containerd has given up all containers";
+        return WATCH_GIVEN_UP;
     if (!service_idle(w->opts.service)) {
         *ret_again = service_expects(w->opts.service);
         if (*ret_again == 0)
             *ret_again = alone_left(w);
-        return NULL;
+        return WATCH_STAYS;
     }
     if (just_asked)
-        return "Shutdown was called and nothing is left to serve";
+        return WATCH_SHUTDOWN;
     *ret_again = asked ? LEAVE_GRACE : FORGOTTEN_AFTER;
-    return NULL;
+    return WATCH_STAYS;
 }
 
 /* With containers, but without clients. */
-static const char *look_alone(struct ctx *ctx, struct watch *w)
+static enum watch_end look_alone(struct ctx *ctx, struct watch *w)
 {
     if (service_busy(w->opts.service) || alone_left(w) != 1)
-        return NULL;
+        return WATCH_STAYS;
     if (w->opts.bundles_gone(ctx, w->opts.arg) && alone_left(w) == 1 &&
         !service_busy(w->opts.service))
-        return "all bundles are gone and no client calls";
+        return WATCH_BUNDLES_GONE;
     w->alone_since = loop_now(w->opts.loop); /* containerd may be back before the next check */
-    return NULL;
+    return WATCH_STAYS;
 }
 
 /* The same, after that time has passed without a change. */
-static const char *look_late(struct ctx *ctx, struct watch *w)
+static enum watch_end look_late(struct ctx *ctx, struct watch *w)
 {
     uint64_t calls = service_calls(w->opts.service);
     bool called = calls > w->seen_calls;
@@ -82,27 +83,27 @@ static const char *look_late(struct ctx *ctx, struct watch *w)
     if (!service_idle(w->opts.service))
         return look_alone(ctx, w);
     if (service_asked_to_leave(w->opts.service) > 0)
-        return "the last container was deleted after an early Shutdown";
+        return WATCH_EARLY_SHUTDOWN;
     if (calls == 0)
-        return "no client has ever called";
+        return WATCH_NEVER_CALLED;
     if (!called && w->opts.bundles_gone(ctx, w->opts.arg) && service_idle(w->opts.service) &&
         service_calls(w->opts.service) == calls)
-        return "the bundle is gone and no client calls";
-    return NULL;
+        return WATCH_BUNDLE_GONE;
+    return WATCH_STAYS;
 }
 
 static void watch_main(void *arg)
 {
     struct watch *w = arg;
     struct ctx ctx = ctx_until(w->opts.loop, &w->life);
-    const char *why;
+    enum watch_end why;
     uint64_t again;
 
     while (!(why = look(w, &again))) {
         struct ctx limit = again ? ctx_with_timeout(&ctx, again) : ctx;
         struct err err = ERR_INIT;
 
-        if (waitq_wait(&limit, &w->changed, "nothing left to serve", &err) == 0)
+        if (waitq_wait(&limit, &w->changed, WAIT_IDLE, &err) == 0)
             continue;
         if (err.code != ERR_DEADLINE)
             return;
@@ -110,6 +111,20 @@ static void watch_main(void *arg)
             break;
     }
     w->opts.leave(w->opts.arg, why);
+}
+
+const char *watch_end_text(enum watch_end why)
+{
+    static const char *const texts[WATCH_END_COUNT] = {
+        [WATCH_GIVEN_UP] = "containerd has given up all containers",
+        [WATCH_SHUTDOWN] = "Shutdown was called and nothing is left to serve",
+        [WATCH_EARLY_SHUTDOWN] = "the last container was deleted after an early Shutdown",
+        [WATCH_NEVER_CALLED] = "no client has ever called",
+        [WATCH_BUNDLE_GONE] = "the bundle is gone and no client calls",
+        [WATCH_BUNDLES_GONE] = "all bundles are gone and no client calls",
+    };
+
+    return why < WATCH_END_COUNT && texts[why] ? texts[why] : "unknown";
 }
 
 struct watch *watch_new(const struct watch_opts *o)
@@ -120,7 +135,7 @@ struct watch *watch_new(const struct watch_opts *o)
     waitq_init(&w->changed);
     cancel_init(&w->life, NULL);
     fibers_init(&w->fibers);
-    fibers_go(&w->fibers, o->loop, watch_main, w, "watch");
+    fibers_go(&w->fibers, o->loop, watch_main, w, FIBER_WATCH);
     return w;
 }
 

@@ -19,17 +19,31 @@ struct saved;
 struct service;
 struct watch;
 
+/* Why the shim exits. */
+enum watch_end {
+    WATCH_STAYS,
+    WATCH_GIVEN_UP,
+    WATCH_SHUTDOWN,
+    WATCH_EARLY_SHUTDOWN,
+    WATCH_NEVER_CALLED,
+    WATCH_BUNDLE_GONE,
+    WATCH_BUNDLES_GONE,
+    WATCH_END_COUNT,
+};
+
 struct watch_opts {
     struct loop *loop;
     struct service *service; /* borrows */
-    /* Called once, with a static text. Must not wait. */
-    void (*leave)(void *arg, const char *why);
+    /* Called once. Must not wait. */
+    void (*leave)(void *arg, enum watch_end why);
     unsigned (*clients)(void *arg); /* connections */
     /* True if containerd has removed all bundles. Waits. */
     bool (*bundles_gone)(struct ctx *ctx, void *arg);
     void *arg;
 };
 struct watch *watch_new(const struct watch_opts *o);
+/* For the log. Static. */
+const char *watch_end_text(enum watch_end why);
 /* Something changed: check again. Never waits. */
 void watch_poke(struct watch *w);
 /* Ends the fiber. Waits. */

@@ -104,7 +104,7 @@ static const struct diagnosis rows[REASON_COUNT] = {
                                 "start the container again, and pull its image again: nothing may "
                                 "change the snapshotter's files",
                                 WARNED },
-    [REASON_TOO_MANY_FILES] = { "the limit of open files or of inotify instances is reached",
+    [REASON_TOO_MANY_FILES] = { "the open-file or inotify-instance limit is reached",
                                 "raise LimitNOFILE of containerd's unit (its shims inherit it), or "
                                 "fs.inotify.max_user_instances (sysctl)" },
     [REASON_NO_MEMORY] = { "the host or the VM has no memory left",
@@ -355,14 +355,17 @@ static const struct diagnosis rows[REASON_COUNT] = {
                              "log; the pod's controller starts the pod again, lcow gc cleans up" },
     [REASON_UPGRADE_REFUSED] = { "the shim cannot be upgraded now: a request or a change is under "
                                  "way, or it holds something that cannot be saved",
-                                 "see the error for what it is; the pod runs on with its present "
+                                 "see the error for what it is; the pod keeps running with its "
+                                 "present "
                                  "shim: repeat lcow upgrade later",
                                  ASKED },
-    [REASON_UPGRADE_FAILED] = { "the new program could not continue the shim; the previous one did",
-                                "see the error for why; the pod runs on: check that the package is "
+    [REASON_UPGRADE_FAILED] = { "the new program could not resume the shim; the previous program "
+                                "continues",
+                                "see the error for why; the pod keeps running: check that the "
+                                "package is "
                                 "installed completely, then repeat lcow upgrade" },
     [REASON_SAVED_STATE] = { "the saved state of a shim is damaged or of an unsupported version",
-                             "install a version of lcow that is nearer to the running one, then "
+                             "install a version of lcow that is closer to the shim's version, then "
                              "repeat lcow upgrade" },
 
     /* ---- what follows from an earlier failure */

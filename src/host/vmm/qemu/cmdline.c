@@ -97,7 +97,7 @@ char *qemu_kernel_args(const struct vm_doc *doc, const struct qemu_host *host)
 {
     struct sbuf b = { 0 };
 
-    /* The console is captured: the first line tells that the kernel runs, notices and worse are
+    /* The console is captured: the first line shows that the kernel runs, notices and worse are
      * the end of an error report. earlycon shows what goes wrong before the UART's driver; it
      * comes after loglevel, or it prints everything up to there. */
     sbuf_adds(&b, "loglevel=6 earlycon=uart8250,io,0x3f8,115200n8 console=ttyS0 panic=-1"

@@ -1,6 +1,7 @@
 /* qemu.c - the ops table, the start and the end. */
 #include "host/vmm/qemu/qemu.h"
 #include "base/child.h"
+#include "base/waits.h"
 #include "host/ledger/ledger.h"
 #include "host/vmm/qemu/qemu_priv.h"
 
@@ -70,7 +71,7 @@ int qemu_check_runs(const struct qemu *q, const char *what, struct err *err)
     if (q->dying || q->ended.set)
         return err_set(err, ERR_UNAVAILABLE, "%s: the VM is gone", what);
     if (q->state != QEMU_RUNNING || !q->proc)
-        return err_because(err, REASON_VM_ENDED, ERR_STATE, "%s: the VM does not run", what);
+        return err_because(err, REASON_VM_ENDED, ERR_STATE, "%s: the VM is not running", what);
     return 0;
 }
 
@@ -113,7 +114,7 @@ static void explain_early_end(struct ctx *ctx, struct qemu *q, struct err *err)
 
     if (q->dying || err->code != ERR_UNAVAILABLE)
         return;
-    if (latch_wait(&limited, &p->gone, "qemu's end", &ignored) < 0)
+    if (latch_wait(&limited, &p->gone, WAIT_VMM_END, &ignored) < 0)
         return;
     err_because(err, p->exit.reason, ERR_UNAVAILABLE, "%s", p->exit.why);
     if (WIFEXITED(p->exit.status) && WEXITSTATUS(p->exit.status) == 1 &&
@@ -262,7 +263,8 @@ static int start_clone(struct ctx *ctx, struct qemu *q, struct err *err)
     if (r == 0 || q->doc.template_draft || is_hopeless(ctx, q))
         return r;
     snprintf(q->cold_why, sizeof(q->cold_why), "%.159s", err->msg);
-    log_warn(&q->life, "the clone failed; starting cold", F_ERR(err));
+    log_warn(&q->life, "the clone failed; starting cold", F_STR(LK_OPERATION, "cold-start"),
+             F_ERR(err));
     return start_again(ctx, q, err);
 }
 
@@ -337,7 +339,7 @@ static int quit(struct ctx *ctx, struct vmm *v, struct err *err)
         return 0;
     q->quitting = true;
     if (q->state != QEMU_RUNNING || !q->proc)
-        return err_because(err, REASON_VM_ENDED, ERR_STATE, "quit: the VM does not run");
+        return err_because(err, REASON_VM_ENDED, ERR_STATE, "quit: the VM is not running");
     AUTO(qemu_op_end) struct qemu_op op;
     struct ctx inner = qemu_op_begin(ctx, q, &op);
     int r = qmp_client_call(&inner, q->proc->qmp, "quit", NULL, NULL, err);
@@ -351,7 +353,7 @@ static int wait_ended(struct ctx *ctx, struct vmm *v, struct vmm_exit *ret, stru
 
     if (q->state == QEMU_NEW || q->state == QEMU_CREATED)
         return err_set(err, ERR_STATE, "the VM was never started");
-    if (latch_wait(ctx, &q->ended, "qemu's end", err) < 0)
+    if (latch_wait(ctx, &q->ended, WAIT_VMM_END, err) < 0)
         return -1;
     *ret = q->exit;
     return 0;

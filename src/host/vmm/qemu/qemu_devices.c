@@ -55,7 +55,7 @@ static const char *slot_name(struct scsi_slot slot, char between, char ret[16])
 /* --- controllers beyond those of boot, which cost time there --- */
 
 /* Each is added when its first disk comes, on the bridge that takes hot-added devices, and stays.
- * Its place there tells the guest which one it is (guest/storage/scsi.c), whatever came and went
+ * Its place there shows the guest which one it is (guest/storage/scsi.c), whatever came and went
  * before. */
 static int add_controller(struct ctx *ctx, struct qemu *q, unsigned n, struct err *err)
 {
@@ -429,7 +429,7 @@ const struct plug_kind *const plug_kinds[PLUG_KINDS] = { &disk_kind, &nic_kind, 
 /* --- a function of the host --- */
 
 /* The guest's memory stays where it is: the device reaches it by itself. A limit that cannot be
- * raised may be high enough; else QEMU tells. */
+ * raised may be high enough; else QEMU reports an error. */
 static void raise_memlock(const struct qemu *q)
 {
     uint32_t mib =
@@ -502,9 +502,9 @@ static int make_vfio(struct ctx *ctx, struct qemu *q, struct plug *p, json_t *de
         return by_descriptors(ctx, q, p, device, sys, dev, err);
     if (ways & PCI_IOMMUFD && !(ways & PCI_GROUPS))
         return err_because(err, REASON_QEMU_TOO_OLD, ERR_STATE,
-                           "this host has iommufd and no vfio groups, and QEMU %s takes no host "
-                           "devices by descriptor; %d.0 or later does: " QEMU_REMEDY,
-                           q->version, VFIO_MAJOR);
+                           "this host has only iommufd, which needs QEMU %d.0 or later; this is "
+                           "%s: " QEMU_REMEDY,
+                           VFIO_MAJOR, q->version);
     return by_group(q, p, device, nodes, sys, dev, err);
 }
 

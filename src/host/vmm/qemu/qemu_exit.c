@@ -184,7 +184,7 @@ static bool is_expected(enum qemu_form form, const char *status)
     return str_eq(status, "running");
 }
 
-/* False: it has exited, and its end tells why. */
+/* False: it has exited, and its exit says why. */
 static bool look_once(struct qemu_proc *p)
 {
     struct ctx limited = ctx_with_timeout(&p->ctx, STATUS_NS);

@@ -6,6 +6,7 @@
 #include "base/list.h"
 #include "base/offload.h"
 #include "base/saved.h"
+#include "base/waits.h"
 #include "host/files/follow.h"
 #include "host/jail/mountinfo.h"
 #include "host/vmm/qemu/qemu_priv.h"
@@ -138,8 +139,7 @@ static void follow_main(void *arg)
     struct follower *f = arg;
     struct err err = ERR_INIT;
 
-    while (f->look_first ||
-           loop_changes_wait(&f->ctx, f->changes, "mounts of the host", &err) == 0) {
+    while (f->look_first || loop_changes_wait(&f->ctx, f->changes, WAIT_HOST_MOUNTS, &err) == 0) {
         f->look_first = false;
         if (update(&f->ctx, f, &err) < 0 && !f->cancel.fired && err.code != ERR_UNAVAILABLE)
             log_warn(&f->ctx,
@@ -185,7 +185,7 @@ int qemu_share_follow(struct ctx *ctx, struct vmm *v, const char *name,
         follower_free(f);
         return err_wrap(err, "follow the mounts below %s", what->source);
     }
-    fibers_go(&f->fiber, q->loop, follow_main, f, "follow share %s", name);
+    fibers_go(&f->fiber, q->loop, follow_main, f, FIBER_SHARE " %s", name);
     return 0;
 }
 
@@ -274,7 +274,7 @@ static void follower_resume(struct saved *s, struct follower *f)
     else if (loop_changes_new(f->q->loop, open(TABLE, O_RDONLY | O_CLOEXEC), &f->changes, &err) < 0)
         saved_fail(s, "share %s: %s", f->name, err.msg);
     else
-        fibers_go(&f->fiber, f->q->loop, follow_main, f, "follow share %s", f->name);
+        fibers_go(&f->fiber, f->q->loop, follow_main, f, FIBER_SHARE " %s", f->name);
     f->look_first = true;
 }
 

@@ -195,7 +195,7 @@ int qemu_check_version(const char *program, const char *version, struct err *err
 void qemu_proc_ended(struct qemu *q, struct qemu_proc *p);
 
 /* qemu_template.c - the way from a template to a VM. look: whether there is one, at create; never
- * fails, cold_why tells. */
+ * fails, cold_why says why. */
 /* What it can grow to, on this host. */
 void qemu_cap_doc(struct vm_doc *doc);
 void qemu_template_look(struct qemu *q);

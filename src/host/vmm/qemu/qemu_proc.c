@@ -2,6 +2,7 @@
 #include "base/bucket.h"
 #include "base/child.h"
 #include "base/stream.h"
+#include "base/waits.h"
 #include "host/jail/jail.h"
 #include "host/ledger/ledger.h"
 #include "host/vmm/qemu/qemu_priv.h"
@@ -310,9 +311,9 @@ struct qemu_proc *qemu_proc_new(struct qemu *q)
 
 void qemu_proc_watch(struct qemu_proc *p)
 {
-    fibers_go(&p->readers, p->vm->loop, read_console, p, "qemu console");
-    fibers_go(&p->readers, p->vm->loop, read_errors, p, "qemu stderr");
-    fibers_go(&p->watcher, p->vm->loop, watch, p, "qemu watch");
+    fibers_go(&p->readers, p->vm->loop, read_console, p, FIBER_QEMU_CONSOLE);
+    fibers_go(&p->readers, p->vm->loop, read_errors, p, FIBER_QEMU_ERRORS);
+    fibers_go(&p->watcher, p->vm->loop, watch, p, FIBER_QEMU_WATCH);
 }
 
 static struct qemu_proc *proc_begin(struct qemu *q, struct child *child, struct wiring *w)

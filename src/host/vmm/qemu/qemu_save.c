@@ -177,7 +177,7 @@ static void proc_saved(struct saved *s, struct qemu_proc *p)
 static void check_vm(const struct qemu *q, struct saved *s)
 {
     if (q->state != QEMU_RUNNING || !q->proc || q->ended.set || q->dying || q->quitting)
-        saved_fail(s, "the VM does not run, or is being ended");
+        saved_fail(s, "the VM is not running, or is being ended");
     else if (q->form == QEMU_TEMPLATE)
         saved_fail(s, "a template is being built");
     else if (!list_empty(&q->ops))

@@ -36,7 +36,7 @@ int qemu_stats(struct ctx *ctx, struct vmm *v, struct vmm_stats *ret, struct err
 
     (void)ctx;
     if (!q->proc || child_done(q->proc->child, NULL))
-        return err_because(err, REASON_VM_ENDED, ERR_STATE, "the VM does not run");
+        return err_because(err, REASON_VM_ENDED, ERR_STATE, "the VM is not running");
     AUTO_FREE char *stat = file_text(4096, "/proc/%d/stat", child_pid(q->proc->child));
     if (!stat || qemu_read_stat(stat, &ret->cpu_ns, &pages) < 0)
         return err_set(err, ERR_INTERNAL, "/proc/%d/stat cannot be read",

@@ -518,7 +518,7 @@ static int take_back(struct qemu *q, struct err *err)
 
     q->vmm.ops->terminate(&q->vmm);
     if (q->state != QEMU_NEW && q->state != QEMU_CREATED)
-        (void)q->vmm.ops->wait(&ctx, &q->vmm, &exit, &ignored); /* release tells */
+        (void)q->vmm.ops->wait(&ctx, &q->vmm, &exit, &ignored); /* release returns the error */
     if (q->vmm.ops->release(&ctx, &q->vmm, err) < 0)
         return -1;
     q->vmm.ops->free(&q->vmm);

@@ -6,6 +6,7 @@
 #include "base/loop.h"
 #include "base/offload.h"
 #include "base/stream.h"
+#include "base/waits.h"
 #include "host/jail/jail.h"
 #include "host/vmm/qemu/qlink_priv.h"
 #include "proto/link.h"
@@ -196,7 +197,7 @@ static int accept_one(struct qlink *l, struct err *err)
     socklen_t len = sizeof(from);
     int fd = -1;
 
-    if (loop_io(&l->ctx, "link: a connection", err) < 0)
+    if (loop_io(&l->ctx, WAIT_LINK, err) < 0)
         return -1;
     errno = ENOMEM;
     if (fiber_admit(l->ctx.loop, err) == 0)
@@ -233,7 +234,7 @@ static void accept_loop(void *arg)
                 break;
             continue;
         }
-        if (loop_wait_fd(&l->ctx, l->listener, POLLIN, "link: a connection", &err) < 0 ||
+        if (loop_wait_fd(&l->ctx, l->listener, POLLIN, WAIT_LINK, &err) < 0 ||
             accept_one(l, &err) < 0)
             break;
     }
@@ -304,7 +305,7 @@ int qlink_accept(struct ctx *ctx, struct vmm_listener *v, struct stream **ret, s
     int r = 0;
 
     while (r == 0 && !v->stream && v->link && !v->link->closed)
-        r = waitq_wait(ctx, &v->q, "the guest to dial", err);
+        r = waitq_wait(ctx, &v->q, WAIT_GUEST_DIAL, err);
     if (v->stream) {
         *ret = TAKE_PTR(v->stream);
         r = 0;
@@ -495,7 +496,7 @@ struct qlink *qlink_make(const struct qlink_opts *opts)
 
 void qlink_run(struct qlink *l)
 {
-    fibers_go(&l->fibers, l->ctx.loop, accept_loop, l, "link accept");
+    fibers_go(&l->fibers, l->ctx.loop, accept_loop, l, FIBER_LINK);
 }
 
 int qlink_new(struct ctx *ctx, const struct qlink_opts *opts, struct qlink **ret, struct err *err)

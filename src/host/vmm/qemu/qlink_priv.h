@@ -21,7 +21,7 @@ struct qlink_range {
 };
 
 /* A connection that was given away. The fd belongs to its stream, which may be freed and the
- * number used again; the kernel's cookie tells whether it is still the same socket. */
+ * number used again; the kernel's cookie shows whether it is still the same socket. */
 struct qlink_given {
     int fd;
     uint64_t cookie;

@@ -294,10 +294,12 @@ TEST_FIBER(a_connection_that_is_being_opened_is_not_saved)
 
     begin(&w, dial_and_be_silent);
     ASSERT_EQ(w.checked, -1);
-    ASSERT_HAS(w.err.msg, "the guest is opening a connection");
+    ASSERT_EQ(w.err.reason, REASON_SAVED_STATE);
+    ASSERT_MSG_HAS(w.err.msg, "the guest is opening a connection");
     begin(&w, dial_and_wait);
     ASSERT_EQ(w.checked, -1);
-    ASSERT_HAS(w.err.msg, "is being opened");
+    ASSERT_EQ(w.err.reason, REASON_SAVED_STATE);
+    ASSERT_MSG_HAS(w.err.msg, "is being opened");
     begin(&w, end_it);
     ASSERT_EQ(w.checked, -1);
     ASSERT_HAS(w.err.msg, "the VM has ended");

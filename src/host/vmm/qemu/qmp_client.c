@@ -7,6 +7,7 @@
 #include "base/loop.h"
 #include "base/saved.h"
 #include "base/stream.h"
+#include "base/waits.h"
 #include "proto/qmp.h"
 
 #include <errno.h>
@@ -176,7 +177,7 @@ static void write_loop(void *arg)
 
     while (r == 0 && !c->broken) {
         if (c->unsent.len == 0) {
-            r = waitq_wait(&c->ctx, &c->to_send, "qmp: commands to send", &err);
+            r = waitq_wait(&c->ctx, &c->to_send, WAIT_QMP_COMMANDS, &err);
             continue;
         }
         if (c->fd >= 0 && c->fd_at == 0) {
@@ -302,8 +303,8 @@ static struct qmp_client *make(const struct qmp_client_opts *opts)
 
 static void run(struct qmp_client *c)
 {
-    fibers_go(&c->fibers, c->ctx.loop, read_loop, c, "qmp read");
-    fibers_go(&c->fibers, c->ctx.loop, write_loop, c, "qmp write");
+    fibers_go(&c->fibers, c->ctx.loop, read_loop, c, FIBER_QMP_READ);
+    fibers_go(&c->fibers, c->ctx.loop, write_loop, c, FIBER_QMP_WRITE);
 }
 
 struct qmp_client *qmp_client_new(const struct qmp_client_opts *opts)

@@ -125,7 +125,7 @@ static void wait_calls(struct fixture *f)
     ASSERT_OK(fibers_wait(f->ctx, &f->calls, "calls", &err), err);
 }
 
-TEST_VIRTUAL(the_greeting_is_answered_and_tells_the_version)
+TEST_VIRTUAL(the_greeting_is_answered_and_has_the_version)
 {
     struct fixture f;
     struct one_call o = { 0 };
