@@ -633,7 +633,7 @@ TEST_FIBER(mkfs_erofs_reads_the_layer_and_reaches_nothing_else)
     ASSERT_EQ(setenv("PATH", path, 1), 0);
     ASSERT_FAIL(r, err, ERR_UNAVAILABLE);
     ASSERT_HAS(err.msg, "<E> it may: read a file that is another user's; read trusted attributes; "
-                        "and no more");
+                        "start threads; and no more");
 }
 
 TEST(of_builders_at_the_same_time_one_makes_the_image)
