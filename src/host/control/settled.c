@@ -25,6 +25,7 @@ static const struct {
     { "tracer", "sleep" }, /* until a batch is sent, or sent again */
     { "tracer", "spans" },
     { "watch", "nothing left to serve" },
+    { "layer images", "read" }, /* the builder is left */
 
     /* host/io */
     { "io fifo", "a reader of the remaining output" },
