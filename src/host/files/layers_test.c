@@ -319,6 +319,25 @@ TEST_FIBER(an_image_that_a_vm_has_open_is_not_evicted)
     ASSERT_EQ(count(&s), 2);
 }
 
+/* A file of 900 KiB with a second name has its data once. */
+TEST_FIBER(a_file_with_many_names_counts_once)
+{
+    STORE(s);
+    AUTO_FREE char *text = mem_zalloc(900 << 10);
+    AUTO_FD int dir = -1;
+
+    memset(text, 'x', (900 << 10) - 1);
+    tempdir_put(&s.p, LAYER "/file", text);
+    dir = open(s.layer, O_PATH | O_CLOEXEC);
+    for (int i = 0; i < 9; i++) {
+        AUTO_FREE char *name = str_format("name%d", i);
+
+        ASSERT_EQ(linkat(dir, "file", dir, name, 0), 0);
+    }
+    s.o.max_mib = 2;
+    ASSERT(make(ctx, &s, s.layer));
+}
+
 static void say(void *arg, const char *name, const char *why)
 {
     sbuf_addf(arg, "%.5s %s;", name, why);
