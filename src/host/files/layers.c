@@ -83,6 +83,21 @@ static bool is_local(int fd)
     return false;
 }
 
+/* A committed snapshot of overlayfs (…/snapshots/7/fs) or native (…/snapshots/7), which never
+ * changes. Of other directories nothing is known. */
+static bool is_committed(const char *path)
+{
+    static const char parent[] = "/snapshots/";
+    size_t len = strlen(path), before = sizeof(parent) - 1;
+
+    if (len > 3 && str_eq(path + len - 3, "/fs"))
+        len -= 3;
+    size_t name = len;
+    while (name > 0 && path[name - 1] >= '0' && path[name - 1] <= '9')
+        name--;
+    return name < len && name >= before && memcmp(path + name - before, parent, before) == 0;
+}
+
 static char *program_identity(void)
 {
     AUTO_FREE char *path = child_find(LAYERS_PROGRAM);
@@ -107,10 +122,16 @@ int layers_identify(const struct layers_opts *o, const char *path, int fd, char 
                        LAYERS_PROGRAM " is not installed: apt install erofs-utils");
     if (dir < 0)
         return err_sys(err, errno, "open %s", path);
+    if (!is_committed(path))
+        return err_set(err, ERR_UNIMPLEMENTED,
+                       "%s is not a committed snapshot (…/snapshots/N or …/snapshots/N/fs)", path);
     if (!is_local(dir))
         return err_set(err, ERR_UNIMPLEMENTED, "%s is not on a local file system", path);
     if (statx(dir, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME, &st) < 0)
         return err_sys(err, errno, "look at %s", path);
+    /* Snapshotters that pull lazily mount something there, which may change. */
+    if (st.stx_attributes & STATX_ATTR_MOUNT_ROOT)
+        return err_set(err, ERR_UNIMPLEMENTED, "%s is a mount of its own", path);
     if (!(st.stx_mask & STATX_BTIME))
         st.stx_btime = (struct statx_timestamp){ 0 };
     *ret = str_format("format %d\npath %s\ndevice %u:%u inode %llu\nbirth %lld.%09u\nchange "

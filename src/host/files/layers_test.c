@@ -830,3 +830,21 @@ TEST_FIBER(a_name_of_255_bytes_is_in_the_image_or_there_is_none)
     }
     ASSERT_EQ(names(&s), 1);
 }
+
+/* As those of snapshotters that pull lazily are. */
+static void mount_on_layer(const struct store *s)
+{
+    if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
+        mount("tmpfs", s->layer, "tmpfs", 0, NULL) < 0)
+        _exit(98);
+}
+
+TEST_FIBER(a_directory_that_is_a_mount_of_its_own_has_no_image)
+{
+    STORE(s);
+
+    int status = builder_wait(builder_start(&s, mount_on_layer));
+    ASSERT(WIFEXITED(status));
+    ASSERT_EQ(WEXITSTATUS(status), FAILED + ERR_UNIMPLEMENTED);
+    ASSERT(make(ctx, &s, s.layer));
+}
