@@ -451,18 +451,46 @@ int layers_verify(const char *dir, const char *key, struct layers_info *ret, str
     return 0;
 }
 
-int layers_remove(const char *dir, const char *key, struct err *err)
+static int remove_image(const char *dir, const char *key, struct err *err)
 {
-    AUTO_FREE char *path = str_format("%s/%s", dir, key), *failure = failure_path(dir, key);
+    AUTO_FREE char *path = str_format("%s/%s", dir, key);
     struct stat st;
 
     if (!is_key(key))
         return err_set(err, ERR_INVALID, "\"%.64s\" is not the key of a layer image", key);
-    (void)unlink(failure);
     if (lstat(path, &st) < 0)
         return err_sys(err, errno, "layer image %s", key);
     int r = S_ISDIR(st.st_mode) ? dir_remove(path) : unlink(path) < 0 ? -errno : 0;
     return r < 0 ? err_sys(err, -r, "remove %s", path) : 0;
+}
+
+int layers_remove(const char *dir, const char *key, struct err *err)
+{
+    AUTO_FREE char *failure = failure_path(dir, key);
+
+    if (is_key(key))
+        (void)unlink(failure);
+    return remove_image(dir, key, err);
+}
+
+struct discard {
+    const char *dir, *key, *why;
+};
+
+static int discard(void *arg, struct err *err)
+{
+    const struct discard *d = arg;
+
+    layers_remember_failure(d->dir, d->key, d->why);
+    return remove_image(d->dir, d->key, err);
+}
+
+int layers_discard(struct ctx *ctx, const char *dir, const char *key, const char *why,
+                   struct err *err)
+{
+    struct discard d = { dir, key, why };
+
+    return OFFLOAD(ctx, discard, &d, 3, NULL, "a layer image to be removed", err);
 }
 
 /* --- one builder at a time --- */

@@ -103,6 +103,11 @@ int layers_look(const char *dir, const char *key, struct layers_info *ret, struc
  * when the image was made (ERR_STATE). Caller releases *ret. */
 int layers_verify(const char *dir, const char *key, struct layers_info *ret, struct err *err);
 int layers_remove(const char *dir, const char *key, struct err *err);
+/* The same for an image that a VM could not use, although the quick check did not find why: the
+ * failure is remembered as one of its build. Without the lock: at worst a new one is made again.
+ * Waits until ctx ends. */
+int layers_discard(struct ctx *ctx, const char *dir, const char *key, const char *why,
+                   struct err *err);
 /* Removes incomplete images of builders that are gone, failures that are older than a week, images
  * that are damaged, those whose directory is gone or another one by now, and, while all have more
  * than max_mib, the longest unused that no VM has open. The caller has the lock. Calls removed,

@@ -380,6 +380,25 @@ TEST_FIBER(without_space_nothing_is_made_and_the_failure_is_remembered_for_a_whi
     ASSERT_EQ(names(&s), 2); /* with what is remembered: if it fails again, it waits longer */
 }
 
+/* Else an image that no guest can mount would be made and fail without end. */
+TEST_FIBER(an_image_that_a_vm_could_not_use_is_made_again_later_and_ever_later)
+{
+    STORE(s);
+    struct err err = ERR_INIT;
+    uint64_t now = loop_wall(ctx->loop);
+
+    for (unsigned n = 1; n <= 3; n++) {
+        ASSERT(make(ctx, &s, s.layer));
+        AUTO_FREE char *image = path_in(&s, "image"), *entry = str_dup(image);
+        strrchr(entry, '/')[0] = '\0';
+        ASSERT_OK(layers_discard(ctx, s.dir, strrchr(entry, '/') + 1, "no superblock", &err), err);
+        ASSERT_FAIL(look_for(&s, s.layer, &err), err, ERR_NOT_FOUND);
+        ASSERT(!layers_wanted(&s.o, s.layer, now + (n * 600 - 60) * NS_PER_S));
+        ASSERT(layers_wanted(&s.o, s.layer, now + (n * 600 + (n > 2) * 600 + 60) * NS_PER_S));
+        err_clear(&err);
+    }
+}
+
 /* One file in a block that it does not fill: more than the estimate. */
 TEST_FIBER(a_disk_that_gets_full_meanwhile_leaves_nothing_but_the_failure)
 {

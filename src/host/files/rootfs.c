@@ -43,6 +43,7 @@ void rootfs_release(struct rootfs *r)
         fd_close_later(r->disks[i].fd);
         free(r->disks[i].path);
         free(r->disks[i].root_hash);
+        free(r->disks[i].image_key);
     }
     free(r->disks);
     idmap_release(&r->ids);
@@ -210,7 +211,8 @@ static int find_built(const struct job *j, const struct strv *dirs, struct rootf
             .fd = TAKE_FD(image.fd),
             .path = TAKE_PTR(image.path),
             .filesystem = "erofs",
-            .root_hash = image.info.root_hash[0] ? str_dup(image.info.root_hash) : NULL
+            .root_hash = image.info.root_hash[0] ? str_dup(image.info.root_hash) : NULL,
+            .image_key = str_dup(image.info.key)
         };
         entries += image.info.entries;
         layers_close(&image);

@@ -48,6 +48,7 @@ struct rootfs_disk {
     char *path;
     const char *filesystem; /* static text, as guest.h knows it */
     char *root_hash;        /* of dm-verity; NULL: what it holds is not verified */
+    char *image_key;        /* of the layer image (layers.h); NULL: another file */
     bool writable;
 };
 

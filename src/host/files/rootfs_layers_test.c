@@ -110,6 +110,7 @@ TEST_FIBER(a_view_of_a_committed_snapshot_is_a_disk)
     ASSERT(make(ctx, &s, s.layer));
     ASSERT_OK(rootfs_open(ctx, &view, 1, NULL, 0, &s.o, &fs, &err), err);
     ASSERT(fs.tree < 0 && fs.n_disks == 1);
+    ASSERT_EQ(strlen(fs.disks[0].image_key), LAYERS_KEY_SIZE - 1);
     rootfs_release(&fs);
 }
 
