@@ -12,6 +12,7 @@
 #define FIBER_PUBLISHER "publisher"
 #define FIBER_TRACER "tracer"
 #define FIBER_WATCH "watch"
+#define FIBER_LAYERS "layer images"
 #define FIBER_IO "io "
 #define FIBER_IO_FIFO "io fifo"
 #define FIBER_IO_FILE "io file"

@@ -1,10 +1,12 @@
-/* cmd_gc.c - `lcow gc`: cleans up what dead owners left, from their ledgers, and scratch disks that
- * no ledger names. */
+/* cmd_gc.c - `lcow gc`: cleans up what dead owners left, from their ledgers, scratch disks that no
+ * ledger names, and layer images that are not needed. */
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/fd.h"
 #include "base/fiber.h"
+#include "base/loop.h"
 #include "host/control/run_file.h"
+#include "host/files/layers.h"
 #include "host/files/scratch.h"
 #include "host/ledger/ledger.h"
 #include "tool/tool.h"
@@ -13,12 +15,14 @@
 
 #define ONE_VM_LIMIT (30 * NS_PER_S)
 #define OWNER_PAUSE (20 * NS_PER_MS)
+#define LAYERS_LIMIT (NS_PER_S)
 
 struct gc {
     struct ctx *ctx;
     const struct tool_opts *opts;
-    json_t *items;     /* for --json */
-    const char *name;  /* of the current VM */
+    json_t *items;    /* for --json */
+    const char *name; /* of the current VM */
+    const char *layer_dir;
     struct strv would; /* directories that a dry run has printed */
     size_t n_items, n_dead, n_alive, n_given_up, n_failed;
 };
@@ -153,6 +157,33 @@ static void on_scratch(void *arg, const char *name, const char *path, int taken,
     on_item(g, &rec, taken, result);
 }
 
+static void on_layer(void *arg, const char *name, const char *why)
+{
+    struct gc *g = arg;
+    AUTO_FREE char *path = str_format("%s/%s", g->layer_dir, name);
+    const struct ledger_record rec = { .kind = LEDGER_DIR, .what = path };
+
+    g->name = "layers";
+    g->n_dead++;
+    on_item(g, &rec, 1, why);
+}
+
+/* Layer images: what killed builders left, and what `lcow layers prune` removes. A builder that
+ * runs has done so itself. */
+static int prune_layers(struct gc *g, const struct config *config, struct err *err)
+{
+    struct ctx limited = ctx_with_timeout(g->ctx, LAYERS_LIMIT);
+    const struct layers_opts o = { .dir = config->layer_dir,
+                                   .max_mib = config->layer_images_max_mib,
+                                   .now_ns = loop_wall(g->ctx->loop) };
+    AUTO_FD int lock = -1;
+
+    g->layer_dir = config->layer_dir;
+    if (layers_lock(&limited, o.dir, &lock, err) < 0)
+        return err->code == ERR_NOT_FOUND || err->code == ERR_DEADLINE ? 0 : -1;
+    return layers_prune(&o, g->opts->dry_run, on_layer, g, err);
+}
+
 static void say_sum(const struct gc *g, struct tool *t)
 {
     if (g->opts->json) {
@@ -181,6 +212,10 @@ static int run(struct ctx *ctx, struct tool *t, struct err *err)
         g.name = t->config.scratch_dir;
         say_error(&g, err->msg);
     }
+    if (prune_layers(&g, &t->config, err) < 0) {
+        g.name = t->config.layer_dir;
+        say_error(&g, err->msg);
+    }
     say_sum(&g, t);
     strv_release(&g.would);
     return g.n_failed > 0 ? TOOL_FAILED : TOOL_OK;
@@ -192,7 +227,8 @@ const struct args_cmd gc_command = {
     .text = "Prints one line for each item: VM, kind, name. VMs whose owner is running are skipped "
             "and named on stderr. If containerd has given up all containers of a running shim "
             "(their bundles are gone), lcow reports that. Such a shim exits after 60 s unless it "
-            "is stuck. With --force, lcow kills the shim and cleans up its VM.",
+            "is stuck. With --force, lcow kills the shim and cleans up its VM. Layer images that "
+            "'lcow layers prune' would remove are items of 'layers'.",
     .exits = "1 if something could not be cleaned up (run it again)",
     .opts = ARGS_OPTIONS({ "dry-run", 'n', ARGS_FLAG, NULL, OPT(dry_run),
                            "print the same lines, but change nothing" },

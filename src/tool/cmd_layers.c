@@ -11,6 +11,7 @@
 
 #define JSON_DOC "print one JSON value on stdout instead"
 #define BUILD_NS (60 * 60 * NS_PER_S)
+#define LOCK_NS (60 * NS_PER_S)
 
 static struct layers_opts opts_of(const struct tool *t)
 {
@@ -49,9 +50,23 @@ static void say(struct tool *t, const char *key, const struct layers_info *i, co
         tool_printf(STDOUT_FILENO, "%s  bad: %s\n", key, err->msg);
 }
 
+/* A builder may have replaced it meanwhile: then it stays. */
+static void remove_bad(struct ctx *ctx, const char *dir, const char *key)
+{
+    struct ctx limited = ctx_with_timeout(ctx, LOCK_NS);
+    AUTO(layers_info_release) struct layers_info info = { 0 };
+    struct err err = ERR_INIT;
+    AUTO_FD int lock = -1;
+
+    if (layers_lock(&limited, dir, &lock, &err) < 0 || layers_verify(dir, key, &info, &err) == 0 ||
+        (err.code != ERR_DATA_LOSS && err.code != ERR_STATE))
+        return; /* that it is bad was printed */
+    (void)layers_remove(dir, key, &err);
+}
+
 /* Checks each key of the command line, without any all: quickly, or by reading everything. What is
  * damaged is then removed, so that it is made again. Returns the exit code. */
-static int look(struct tool *t, bool thorough, struct err *err)
+static int look(struct ctx *ctx, struct tool *t, bool thorough, struct err *err)
 {
     AUTO(strv_release) struct strv keys = { 0 };
     const char *dir = t->config.layer_dir;
@@ -64,26 +79,26 @@ static int look(struct tool *t, bool thorough, struct err *err)
     t->json = t->opts.json ? json_array() : NULL;
     for (size_t i = 0; i < keys.n; i++) {
         AUTO(layers_info_release) struct layers_info info = { 0 };
-        struct err why = ERR_INIT, none = ERR_INIT;
+        struct err why = ERR_INIT;
         int r = thorough ? layers_verify(dir, keys.v[i], &info, &why)
                          : layers_look(dir, keys.v[i], &info, &why);
 
         bad += r < 0;
         say(t, keys.v[i], r < 0 ? NULL : &info, &why);
         if (thorough && (why.code == ERR_DATA_LOSS || why.code == ERR_STATE))
-            (void)layers_remove(dir, keys.v[i], &none); /* said to be bad already */
+            remove_bad(ctx, dir, keys.v[i]);
     }
     return bad ? TOOL_FAILED : TOOL_OK;
 }
 
 static int ls(struct ctx *ctx, struct tool *t, struct err *err)
 {
-    return look(t, false, err);
+    return look(ctx, t, false, err);
 }
 
 static int verify(struct ctx *ctx, struct tool *t, struct err *err)
 {
-    return look(t, true, err);
+    return look(ctx, t, true, err);
 }
 
 static int build(struct ctx *ctx, struct tool *t, struct err *err)
@@ -121,11 +136,15 @@ static void pruned(void *arg, const char *key, const char *why)
 
 static int prune(struct ctx *ctx, struct tool *t, struct err *err)
 {
+    struct ctx limited = ctx_with_timeout(ctx, LOCK_NS);
     struct layers_opts o = opts_of(t);
+    AUTO_FD int lock = -1;
 
     o.now_ns = loop_wall(ctx->loop);
     t->json = t->opts.json ? json_array() : NULL;
-    return layers_prune(&o, NULL, pruned, t, err) < 0 ? -1 : TOOL_OK;
+    if (layers_lock(&limited, o.dir, &lock, err) < 0)
+        return err->code == ERR_NOT_FOUND ? TOOL_OK : -1;
+    return layers_prune(&o, false, pruned, t, err) < 0 ? -1 : TOOL_OK;
 }
 
 #define EXITS "1 if an image is bad or the command failed"
@@ -142,7 +161,8 @@ static const struct args_cmd build_command = {
     .summary = "Make images of directories now.",
     .synopsis = "DIRECTORY... [options]",
     .text = "DIRECTORY is a layer of a snapshot, an absolute path: what containerd passes as "
-            "lowerdir. An existing good image is kept.",
+            "lowerdir (.../snapshots/N/fs). An existing good image is kept. Waits for the end of "
+            "other builds.",
     .exits = EXITS,
     .takes_words = true,
     .opts = TOOL_JSON_OPTS(JSON_DOC),
@@ -162,9 +182,10 @@ static const struct args_cmd verify_command = {
 static const struct args_cmd prune_command = {
     .name = "layers prune",
     .summary = "Remove images that are not needed.",
-    .text = "Removes images that are damaged, those whose directory is gone or was changed, and "
-            "the longest unused beyond layer_images_max_mib. Prints their keys. Each build "
-            "does the same.",
+    .text = "Removes images that are damaged, and those whose directory is gone or was changed. "
+            "Beyond layer_images_max_mib, removes the longest unused that no VM has open. Prints "
+            "their keys. Waits up to 60 s for the end of a build. Each build does the same, but "
+            "keeps images that were used within the last hour.",
     .exits = EXITS,
     .opts = TOOL_JSON_OPTS(JSON_DOC),
     .run = prune,

@@ -8,6 +8,7 @@ import re
 import socket
 import stat
 import subprocess
+import time
 
 import cell
 import members
@@ -80,9 +81,13 @@ def second(t):
     r = t.exec("c2", "sh", "-c", CHANGE)
     t.equal((r.code, r.out), (0, CHANGED), r)
     end(t, "c1")
-    end(t, "c2")
     code, docs = layers(t, "verify")
     t.equal((code, [d["good"] for d in docs]), (0, [True] * 3), f"{docs}")
+    t.config(layer_images_max_mib=1)
+    t.equal((layers(t, "prune"), len(images(t))), ((0, []), 3), "QEMU has them open")
+    end(t, "c2")
+    t.equal(layers(t, "prune")[0], 0)
+    t.check(len(images(t)) < 3, f"{images(t)}")
 
 
 @layer_test("layer images: always waits for them; a damaged one is ignored and made again; "
@@ -156,7 +161,37 @@ def fallback(t):
     t.words("could not make images of all layers", t.containerd.log)
 
 
-@layer_test("layer images: two pods start at the same time and build each image once")
+@layer_test("layer images: one that the guest cannot mount is shared, removed, and made again later")
+def rotten(t):
+    t.config(rootfs="scratch", layer_images="always")
+    unpack(t, "overlayfs", "whiteouts")
+    t.detach(SNAPSHOTTER, "c1", *FOREVER)
+    t.equal(root_types(t, "c1"), (3, 0))
+    end(t, "c1")
+    bad = images(t)[1]
+    was = os.stat(bad)
+    os.chmod(bad, 0o600)
+    with open(bad, "r+b") as f:
+        f.seek(1024)
+        f.write(b"rot!")  # where the superblock's magic number was
+    os.chmod(bad, stat.S_IMODE(was.st_mode))
+    os.utime(bad, ns=(was.st_atime_ns, was.st_mtime_ns))
+    t.equal([d["good"] for d in layers(t, "ls")[1]], [True] * 3)
+    t.detach(SNAPSHOTTER, "c2", *FOREVER)
+    t.equal(root_types(t, "c2"), (0, 1))
+    r = t.exec("c2", "sh", "-c", "ls data opaque; test -e tree; echo $?")
+    t.equal((r.code, r.out), (0, "data:\nstays\n\nopaque:\nabove\n1\n"), r)
+    t.words("the VM could not use a layer image", t.containerd.log)
+    t.check(bad not in images(t) and len(images(t)) == 2, f"{images(t)}")
+    end(t, "c2")
+    failure, = glob.glob(os.path.join(t.work, "layers", "failed-*"))
+    then = time.time() - 700
+    os.utime(failure, (then, then))
+    t.detach(SNAPSHOTTER, "c3", *FOREVER)
+    t.equal(root_types(t, "c3"), (3, 0))
+
+
+@layer_test("layer images: two pods start at the same time, wait for them, and each is built once")
 def twice(t):
     t.config(rootfs="scratch", layer_images="always")
     unpack(t, "overlayfs", "whiteouts")
@@ -166,14 +201,15 @@ def twice(t):
     for name in ("c1", "c2"):
         r = t.exec(name, "sh", "-c", "ls data opaque; test -e tree; echo $?")
         t.equal((r.code, r.out), (0, "data:\nstays\n\nopaque:\nabove\n1\n"), r)
-    await_images(t, 3)
-    t.detach(SNAPSHOTTER, "c3", *FOREVER)
-    t.equal(root_types(t, "c3"), (3, 0))
+        t.equal(root_types(t, name), (3, 0))
+    t.equal(len(images(t)), 3)
+    made = re.findall(r"layer image made.{0,20} key=(\w+)", t.containerd.log)
+    t.equal((len(made), len(set(made))), (3, 3), f"{made}")
 
 
 def odd_layers(t):
     """Two layers, topmost first: all that a layer may have in it, and what hides files below."""
-    low, top = fill(os.path.join(t.work, "low")), os.path.join(t.work, "top")
+    low, top = fill(os.path.join(t.work, "snapshots/1/fs")), os.path.join(t.work, "snapshots/2/fs")
     probe_path = os.path.join(low, "bin/fsprobe")
     subprocess.run(["gcc", "-O1", "-static", "-o", probe_path,
                     os.path.join(packages.HERE, "fsprobe.c")], check=True)

@@ -291,7 +291,8 @@ class Test:
         self._keys = {"run_root": self.run_root, "image_dir": IMAGE,
                       "boot_timeout_s": min(BOOT_SECONDS * PATIENCE, 120),
                       "vm_uid_base": self.uid_base, "vm_uid_count": UIDS_PER_TEST,
-                      "template": "off", "template_dir": os.path.join(self.dir, "templates")}
+                      "template": "off", "template_dir": os.path.join(self.dir, "templates"),
+                      "layer_dir": os.path.join(self.dir, "layers")}
         if getattr(case, "clone", False) and TEMPLATE != "off":
             self._keys.update(template="auto", template_dir=TEMPLATE, scratch_mib=SCRATCH_MIB)
 

@@ -4,6 +4,7 @@ The stages are seen on the line of progress (harness.STAGES); the command never 
 that a kill that comes a moment late still hits a VM that lives.
 """
 
+import fcntl
 import os
 import re
 import shutil
@@ -239,6 +240,31 @@ def dead_beside_living(t):
     t.equal(len(os.listdir(os.path.join(t.run_root, "boot"))), 1)
     alive.signal(signal.SIGTERM)
     t.equal(alive.wait(SOON).code, 143)
+
+
+@test("gc removes layer images of removed snapshots and what killed builders left, unless one runs")
+def layer_images(t):
+    store, snapshots = (os.path.join(t.work, name) for name in ("layers", "snapshots"))
+    t.config(layer_dir=store)
+    for name in ("1", "2"):
+        os.makedirs(os.path.join(snapshots, name, "fs/etc"))
+        r = t.lcow("layers", "build", os.path.join(snapshots, name, "fs"))
+        t.equal(r.code, 0, r)
+    gone = next(n for n in os.listdir(store) if f"{snapshots}/1/" in t.lcow("layers", "verify", n).out)
+    shutil.rmtree(os.path.join(snapshots, "1"))
+    os.makedirs(os.path.join(store, ".new-x/root"))
+    builder = os.open(store, os.O_RDONLY)
+    fcntl.flock(builder, fcntl.LOCK_EX)
+    r = t.lcow("gc")
+    t.equal((r.code, r.out), (0, ""), r)
+    os.close(builder)
+    dry, real = t.lcow("gc", "--dry-run"), t.lcow("gc")
+    lines = sorted(f"layers dir {store}/{name}" for name in (".new-x", gone))
+    t.equal((real.code, sorted(real.out.splitlines()), real.out), (0, lines, dry.out), real)
+    t.equal(len(os.listdir(store)), 1)
+    t.equal(t.lcow("layers", "verify").code, 0)
+    again = t.lcow("gc")
+    t.equal((again.code, again.out), (0, ""), again)
 
 
 @test("gc copes with a ledger that was torn off, is garbage or is empty")

@@ -126,7 +126,8 @@ const struct config_key config_keys[] = {
     { "host", "layer_images_max_mib", KEY_U32, "20480", 1, SCRATCH_MIB_MAX,
       FIELD(layer_images_max_mib),
       "Maximum size of all of them in MiB. Beyond it, the longest unused are\n"
-      "removed." },
+      "removed, but for a build none that a VM uses or that was used within the\n"
+      "last hour. A layer for which there is no room stays a share." },
     { "host", "scratch_mib", KEY_U32, "10240", SCRATCH_MIB_MIN, SCRATCH_MIB_MAX, FIELD(scratch_mib),
       "Size of a VM's scratch disk in MiB. The file uses only the space that was\n"
       "written to." },

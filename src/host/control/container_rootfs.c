@@ -150,17 +150,22 @@ static int layer_failed(const struct root *f, size_t i, struct err *err)
                             f->fs.n_disks, f->fs.disks[i].path);
 }
 
-/* All are attached before the first is mounted: meanwhile the guest finds them. */
-static int attach_disks(struct ctx *ctx, struct container *c, const struct root *f, struct err *err)
+/* All are attached before the first is mounted: meanwhile the guest finds them. *ret_failed: the
+ * disk that could not be used. */
+static int attach_disks(struct ctx *ctx, struct container *c, const struct root *f,
+                        size_t *ret_failed, struct err *err)
 {
     AUTO_FREE uint64_t *ids = mem_zalloc((f->fs.n_disks + 1) * sizeof(*ids));
 
-    for (size_t i = 0; i < f->fs.n_disks; i++)
+    for (size_t i = 0; i < f->fs.n_disks; i++) {
+        *ret_failed = i;
         if (attach_disk(ctx, c, &f->fs.disks[i], &ids[i], err) < 0)
             return layer_failed(f, i, err);
+    }
     for (size_t i = 0; i < f->fs.n_disks; i++) {
         AUTO_FREE char *path = NULL;
 
+        *ret_failed = i;
         if (container_mount(ctx, c, ids[i], &path, err) < 0)
             return layer_failed(f, i, err);
         strv_add(&c->layers, path);
@@ -168,28 +173,84 @@ static int attach_disks(struct ctx *ctx, struct container *c, const struct root 
     return 0;
 }
 
-/* The VM has no slots left for them: what the host has mounted is shared instead, as with more
- * layers than become disks. Nothing else of the container is in the VM yet. */
+/* --- disks that cannot be used --- */
+
+/* The keys of those that are layer images. */
+static void list_images(const struct root *f, size_t from, size_t n, struct strv *ret)
+{
+    for (size_t i = from; i < from + n; i++)
+        if (f->fs.disks[i].image_key)
+            strv_add(ret, f->fs.disks[i].image_key);
+}
+
+/* An image can be damaged where the quick check does not look. A failure of the VM, or the end of
+ * ctx, says nothing of it. */
+static bool may_be_damaged(const struct ctx *ctx, const struct container *c,
+                           const struct strv *images)
+{
+    const struct guest *guest = vm_parts(c->p.pod->vm)->guest;
+    struct err none = ERR_INIT;
+
+    return images->n > 0 && ctx_check(ctx, &none) == 0 && vm_state(c->p.pod->vm) == VM_RUNNING &&
+           guest->ops->connected(guest);
+}
+
+/* Without them it worked. They are made again, later. */
+static void discard_images(struct ctx *ctx, struct container *c, const struct strv *images,
+                           const struct err *why)
+{
+    for (size_t i = 0; i < images->n; i++) {
+        struct err err = ERR_INIT;
+
+        log_warn(ctx, "the VM could not use a layer image, which is removed; its layer is shared",
+                 F_STR("key", images->v[i]), F_ERR(why));
+        if (layers_discard(ctx, c->r->o.config->layer_dir, images->v[i], why->msg, &err) < 0 &&
+            err.code != ERR_NOT_FOUND)
+            log_warn(ctx, "could not remove a layer image", F_STR("key", images->v[i]),
+                     F_ERR(&err));
+    }
+}
+
+/* What the host has mounted is shared, as with more layers than become disks. */
 static int share_instead(struct ctx *ctx, struct container *c, struct root *f, struct err *err)
 {
-    log_info(ctx, "the VM has too few disk slots for all layers; sharing them as one tree",
-             F_U("layers", f->fs.n_disks), F_ERR(err));
     err_clear(err);
     rootfs_release(&f->fs);
     strv_release(&c->layers);
-    if (container_release_holdings(ctx, c, err) < 0 ||
-        open_mounts(ctx, c, NULL, ROOTFS_TREE, f, err) < 0)
+    return open_mounts(ctx, c, NULL, ROOTFS_TREE, f, err) < 0 ? -1 : share_tree(ctx, c, f, err);
+}
+
+/* If the VM has no slots left for them, or an image is damaged. Nothing else of the container is in
+ * the VM yet. */
+static int give_disks(struct ctx *ctx, struct container *c, struct root *f, struct err *err)
+{
+    AUTO(strv_release) struct strv images = { 0 };
+    size_t failed = 0;
+
+    if (attach_disks(ctx, c, f, &failed, err) == 0)
+        return 0;
+    if (!f->fs.has_tree)
         return -1;
-    return share_tree(ctx, c, f, err);
+
+    const struct err why = *err;
+    if (why.code == ERR_EXHAUSTED) {
+        log_info(ctx, "the VM has too few disk slots for all layers; sharing them as one tree",
+                 F_U("layers", f->fs.n_disks), F_ERR(err));
+    } else {
+        list_images(f, failed, 1, &images);
+        if (!may_be_damaged(ctx, c, &images))
+            return -1;
+    }
+    err_clear(err);
+    if (container_release_holdings(ctx, c, err) < 0 || share_instead(ctx, c, f, err) < 0)
+        return -1;
+    discard_images(ctx, c, &images, &why);
+    return 0;
 }
 
 static int give(struct ctx *ctx, struct container *c, struct root *f, struct err *err)
 {
-    if (f->fs.tree >= 0)
-        return share_tree(ctx, c, f, err);
-    if (attach_disks(ctx, c, f, err) == 0)
-        return 0;
-    return err->code == ERR_EXHAUSTED && f->fs.has_tree ? share_instead(ctx, c, f, err) : -1;
+    return f->fs.tree >= 0 ? share_tree(ctx, c, f, err) : give_disks(ctx, c, f, err);
 }
 
 static int combine(struct ctx *ctx, struct container *c, const struct rootfs *fs, struct err *err)
@@ -213,6 +274,25 @@ static int combine(struct ctx *ctx, struct container *c, const struct rootfs *fs
     return in->guest->ops->combine_layers(ctx, in->guest, &l, err);
 }
 
+/* If an image is damaged. Mounts of the container are added meanwhile, so the disks stay attached
+ * until its end. */
+static int combine_or_share(struct ctx *ctx, struct container *c, struct root *f, struct err *err)
+{
+    AUTO(strv_release) struct strv images = { 0 };
+
+    if (combine(ctx, c, &f->fs, err) == 0)
+        return 0;
+    list_images(f, 0, f->fs.n_disks, &images);
+    if (!may_be_damaged(ctx, c, &images))
+        return -1;
+
+    const struct err why = *err;
+    if (share_instead(ctx, c, f, err) < 0 || combine(ctx, c, &f->fs, err) < 0)
+        return -1;
+    discard_images(ctx, c, &images, &why);
+    return 0;
+}
+
 /* The scratch disk may come later than the VM. */
 static void combine_main(void *arg)
 {
@@ -226,7 +306,7 @@ static void combine_main(void *arg)
         c->scratch_path = str_format("%s/scratch/%s/%s", vm_parts(c->p.pod->vm)->scratch_path,
                                      c->p.pod->guest_id, c->p.guest_id);
         c->p.pod->has_scratch = c->p.pod->has_scratch || c == c->p.pod->holder;
-        f->ret = combine(step.ctx, c, &f->fs, &f->err);
+        f->ret = combine_or_share(step.ctx, c, f, &f->err);
     }
     if (f->ret < 0)
         err_wrap_because(&f->err, REASON_ROOTFS_FAILED, "combine the root file system");

@@ -540,6 +540,71 @@ TEST_VIRTUAL(layers_are_disks_that_containers_of_a_vm_share)
     fixture_close(&r, ctx);
 }
 
+/* --- damaged layer images --- */
+
+struct refusal {
+    enum bridge_resource what;
+    unsigned from, to; /* which of the requests to add it */
+    unsigned seen;
+    struct fixture *dies; /* the VM does, instead of an answer */
+};
+
+static struct fake_answer refuse(void *arg, const struct bridge_request *r)
+{
+    struct refusal *f = arg;
+
+    if (r->type != BRIDGE_MODIFY_SETTINGS || r->modify.resource != f->what ||
+        r->modify.action != BRIDGE_ADD || ++f->seen < f->from || f->seen > f->to)
+        return (struct fake_answer){ 0 };
+    if (f->dies)
+        fake_vmm_die(f->dies->vmm, FAKE_KILLED);
+    return (struct fake_answer){ .how = FAKE_REFUSE, .hr = 0x80004005 };
+}
+
+TEST_VIRTUAL(layer_images_that_the_guest_cannot_use_are_shared_and_discarded)
+{
+    struct {
+        struct refusal f;
+        const char *discarded;
+        int ret;
+        bool not_images;
+    } cases[] = {
+        /* The scratch disk is the first, then two layers. */
+        { { BRIDGE_RES_MAPPED_VIRTUAL_DISK, 3, 3 }, "b", 0 },
+        { { BRIDGE_RES_MAPPED_VIRTUAL_DISK, 2, 2 }, "a", 0 },
+        { { BRIDGE_RES_COMBINED_LAYERS, 1, 1 }, "ab", 0 },
+        /* It is not their fault, or they are not ours. */
+        { { BRIDGE_RES_COMBINED_LAYERS, 1, 9 }, "", -1 },
+        { { BRIDGE_RES_COMBINED_LAYERS, 1, 1 }, "", -1, true },
+        { { BRIDGE_RES_MAPPED_VIRTUAL_DISK, 3, 3 }, "", -1, true },
+        { { BRIDGE_RES_MAPPED_VIRTUAL_DISK, 3, 3, .dies = &(struct fixture){ 0 } }, "", -1 },
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        AUTO(sbuf_release) struct sbuf discarded = { 0 }, wanted = { 0 };
+        struct fixture r = { .guest_opts = { .decide_request = refuse,
+                                             .decide_arg = &cases[i].f } };
+        struct err err = ERR_INIT;
+
+        if (cases[i].f.dies)
+            cases[i].f.dies = &r;
+        fixture_open(&r, ctx);
+        r.host.discarded = cases[i].not_images ? NULL : &discarded;
+        ASSERT_EQ(create_of_disks(&r, ctx, "one", "erofs", &err), cases[i].ret);
+        for (const char *k = cases[i].discarded; *k; k++)
+            sbuf_addf(&wanted, "%s/%c.img;", r.dir, *k);
+        ASSERT_STR(discarded.data ? discarded.data : "", wanted.data ? wanted.data : "");
+        if (cases[i].ret == 0) {
+            ASSERT_EQ(r.guest.shares, 1);
+            ASSERT_EQ(r.guest.layers, 1);
+            fixture_start(&r, ctx, "one", "");
+            ASSERT_EQ(fixture_wait(&r, ctx, "one", ""), 0);
+            fixture_delete(&r, ctx, "one", "");
+        }
+        fixture_close(&r, ctx);
+    }
+}
+
 TEST_VIRTUAL(a_vm_whose_log_cannot_be_listened_for_runs_containers_and_says_so)
 {
     for (unsigned at = 0; at <= 3; at += 3) {

@@ -27,6 +27,7 @@ static const struct {
     { FIBER_TRACER, WAIT_SLEEP }, /* until a batch is sent, or sent again */
     { FIBER_TRACER, WAIT_SPANS },
     { FIBER_WATCH, WAIT_IDLE },
+    { FIBER_LAYERS, WAIT_READ }, /* the builder of layer images is left */
 
     /* host/io */
     { FIBER_IO_FIFO, WAIT_FIFO_READER },

@@ -3,6 +3,7 @@
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/json.h"
+#include "base/offload.h"
 #include "base/owned.h"
 #include "base/sha256.h"
 #include "host/files/layers_priv.h"
@@ -25,6 +26,7 @@
 #define FAILURE_MAX 2048
 #define RETRY_NS (UINT64_C(600) * 1000000000)
 #define RETRY_MOST_NS (UINT64_C(24) * 3600 * 1000000000)
+#define RECENT_NS (UINT64_C(3600) * 1000000000)
 #define FORGET_NS (7 * RETRY_MOST_NS) /* since the last attempt: its layer is gone or not used */
 #define MIB (UINT64_C(1) << 20)
 
@@ -81,6 +83,21 @@ static bool is_local(int fd)
     return false;
 }
 
+/* A committed snapshot of overlayfs (…/snapshots/7/fs) or native (…/snapshots/7), which never
+ * changes. Of other directories nothing is known. */
+static bool is_committed(const char *path)
+{
+    static const char parent[] = "/snapshots/";
+    size_t len = strlen(path), before = sizeof(parent) - 1;
+
+    if (len > 3 && str_eq(path + len - 3, "/fs"))
+        len -= 3;
+    size_t name = len;
+    while (name > 0 && path[name - 1] >= '0' && path[name - 1] <= '9')
+        name--;
+    return name < len && name >= before && memcmp(path + name - before, parent, before) == 0;
+}
+
 static char *program_identity(void)
 {
     AUTO_FREE char *path = child_find(LAYERS_PROGRAM);
@@ -105,10 +122,16 @@ int layers_identify(const struct layers_opts *o, const char *path, int fd, char 
                        LAYERS_PROGRAM " is not installed: apt install erofs-utils");
     if (dir < 0)
         return err_sys(err, errno, "open %s", path);
+    if (!is_committed(path))
+        return err_set(err, ERR_UNIMPLEMENTED,
+                       "%s is not a committed snapshot (…/snapshots/N or …/snapshots/N/fs)", path);
     if (!is_local(dir))
         return err_set(err, ERR_UNIMPLEMENTED, "%s is not on a local file system", path);
     if (statx(dir, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME, &st) < 0)
         return err_sys(err, errno, "look at %s", path);
+    /* Snapshotters that pull lazily mount something there, which may change. */
+    if (st.stx_attributes & STATX_ATTR_MOUNT_ROOT)
+        return err_set(err, ERR_UNIMPLEMENTED, "%s is a mount of its own", path);
     if (!(st.stx_mask & STATX_BTIME))
         st.stx_btime = (struct statx_timestamp){ 0 };
     *ret = str_format("format %d\npath %s\ndevice %u:%u inode %llu\nbirth %lld.%09u\nchange "
@@ -291,12 +314,14 @@ int layers_open(const struct layers_opts *o, const char *path, struct layers_ima
     layers_key_of(identity, key);
     if (layers_open_key(o->dir, key, identity, ret, err) < 0)
         return -1;
+    /* QEMU gets this descriptor: a VM has its disks locked, which layers_prune respects. */
+    (void)flock(ret->fd, LOCK_SH | LOCK_NB); /* fails only while layers_prune looks at it */
     AUTO_FREE char *used = str_format("%s/%s", o->dir, key);
     (void)utimensat(AT_FDCWD, used, NULL, AT_SYMLINK_NOFOLLOW); /* a read-only store has no LRU */
     return 0;
 }
 
-/* --- what failed, and who builds --- */
+/* --- what failed --- */
 
 static char *failure_path(const char *dir, const char *key)
 {
@@ -333,22 +358,6 @@ static bool failed_lately(const char *dir, const char *key, uint64_t now_ns)
     return now_ns < owned_mtime_ns(&st) + (wait < RETRY_MOST_NS ? wait : RETRY_MOST_NS);
 }
 
-bool layers_is_at(int fd, const char *path)
-{
-    struct stat at, is;
-
-    return fstat(fd, &is) == 0 && lstat(path, &at) == 0 && at.st_ino == is.st_ino &&
-           at.st_dev == is.st_dev;
-}
-
-static bool is_being_built(const char *dir, const char *key)
-{
-    AUTO_FREE char *path = str_format("%s/" LAYERS_NEW "%s", dir, key);
-    AUTO_FD int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-
-    return fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) < 0;
-}
-
 bool layers_wanted(const struct layers_opts *o, const char *path, uint64_t now_ns)
 {
     struct err none = ERR_INIT;
@@ -359,7 +368,7 @@ bool layers_wanted(const struct layers_opts *o, const char *path, uint64_t now_n
     if (fd < 0 || layers_identify(o, path, fd, &identity, &none) < 0)
         return false;
     layers_key_of(identity, key);
-    return !failed_lately(o->dir, key, now_ns) && !is_being_built(o->dir, key);
+    return !failed_lately(o->dir, key, now_ns);
 }
 
 /* --- the store as a whole --- */
@@ -442,42 +451,114 @@ int layers_verify(const char *dir, const char *key, struct layers_info *ret, str
     return 0;
 }
 
-int layers_remove(const char *dir, const char *key, struct err *err)
+static int remove_image(const char *dir, const char *key, struct err *err)
 {
-    AUTO_FREE char *path = str_format("%s/%s", dir, key), *failure = failure_path(dir, key);
+    AUTO_FREE char *path = str_format("%s/%s", dir, key);
     struct stat st;
 
     if (!is_key(key))
         return err_set(err, ERR_INVALID, "\"%.64s\" is not the key of a layer image", key);
-    (void)unlink(failure);
     if (lstat(path, &st) < 0)
         return err_sys(err, errno, "layer image %s", key);
     int r = S_ISDIR(st.st_mode) ? dir_remove(path) : unlink(path) < 0 ? -errno : 0;
     return r < 0 ? err_sys(err, -r, "remove %s", path) : 0;
 }
 
-/* --- pruning --- */
-
-struct aged {
-    const char *key;
-    uint64_t used_ns, size;
-};
-
-static int newest_first(const void *a, const void *b)
+int layers_remove(const char *dir, const char *key, struct err *err)
 {
-    const struct aged *x = a, *y = b;
+    AUTO_FREE char *failure = failure_path(dir, key);
 
-    return (x->used_ns < y->used_ns) - (x->used_ns > y->used_ns);
+    if (is_key(key))
+        (void)unlink(failure);
+    return remove_image(dir, key, err);
 }
 
-/* What a builder that is gone was at. While it is opened and locked, its builder may publish it,
- * and the next one begin in its place. */
-static void sweep_draft(const char *path)
-{
-    AUTO_FD int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+struct discard {
+    const char *dir, *key, *why;
+};
 
-    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0 && layers_is_at(fd, path))
-        (void)dir_remove(path); /* it only takes space; the next one tries again */
+static int discard(void *arg, struct err *err)
+{
+    const struct discard *d = arg;
+
+    layers_remember_failure(d->dir, d->key, d->why);
+    return remove_image(d->dir, d->key, err);
+}
+
+int layers_discard(struct ctx *ctx, const char *dir, const char *key, const char *why,
+                   struct err *err)
+{
+    struct discard d = { dir, key, why };
+
+    return OFFLOAD(ctx, discard, &d, 3, NULL, "a layer image to be removed", err);
+}
+
+/* --- one builder at a time --- */
+
+struct turn {
+    const char *dir;
+    int fd;
+};
+
+static void drop_turn(void *arg)
+{
+    struct turn *t = arg;
+
+    fd_close(t->fd);
+}
+
+static int take_turn(void *arg, struct err *err)
+{
+    struct turn *t = arg;
+
+    t->fd = open(t->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (t->fd < 0)
+        return err_sys(err, errno, "open %s", t->dir);
+    while (flock(t->fd, LOCK_EX) < 0)
+        if (errno != EINTR)
+            return err_sys(err, errno, "lock %s", t->dir);
+    return 0;
+}
+
+int layers_lock(struct ctx *ctx, const char *dir, int *ret, struct err *err)
+{
+    struct turn t = { dir, -1 };
+
+    if (OFFLOAD(ctx, take_turn, &t, 1, drop_turn, "other builders of layer images", err) < 0)
+        return -1;
+    *ret = t.fd;
+    return 0;
+}
+
+/* --- pruning --- */
+
+struct image {
+    const char *key, *why; /* why it is to be removed; NULL: it is not */
+    uint64_t used_ns, size;
+    bool open; /* by a VM */
+};
+
+struct pruning {
+    const struct layers_opts *o;
+    bool dry_run;
+    void (*removed)(void *arg, const char *name, const char *why);
+    void *arg;
+    struct strv keys;
+    struct image *images; /* longest unused first */
+    uint64_t bytes;       /* of those that stay */
+};
+
+static void pruning_release_auto(struct pruning *p)
+{
+    strv_release(&p->keys);
+    free(p->images);
+}
+
+static int oldest_first(const void *a, const void *b)
+{
+    const struct image *x = a, *y = b;
+
+    return (x->used_ns > y->used_ns) - (x->used_ns < y->used_ns);
 }
 
 static void sweep_failure(const char *path, uint64_t now_ns)
@@ -488,70 +569,114 @@ static void sweep_failure(const char *path, uint64_t now_ns)
         (void)unlink(path);
 }
 
-static void sweep(const struct layers_opts *o)
+static void say_removed(const struct pruning *p, const char *name, const char *why)
 {
-    AUTO(closedir) DIR *d = opendir(o->dir);
+    if (p->removed)
+        p->removed(p->arg, name, why);
+}
+
+static void sweep(const struct pruning *p)
+{
+    AUTO(closedir) DIR *d = opendir(p->o->dir);
 
     for (struct dirent *e; d && (e = readdir(d));) {
-        AUTO_FREE char *path = str_format("%s/%s", o->dir, e->d_name);
+        AUTO_FREE char *path = str_format("%s/%s", p->o->dir, e->d_name);
 
-        if (str_starts(e->d_name, LAYERS_NEW))
-            sweep_draft(path);
-        else if (str_starts(e->d_name, FAILED))
-            sweep_failure(path, o->now_ns);
+        if (str_starts(e->d_name, LAYERS_NEW)) {
+            /* Its builder is gone. If it cannot be removed, it only takes space. */
+            if (p->dry_run || dir_remove(path) == 0)
+                say_removed(p, e->d_name, "incomplete");
+        } else if (str_starts(e->d_name, FAILED) && !p->dry_run) {
+            sweep_failure(path, p->o->now_ns);
+        }
     }
 }
 
-static const char *why_remove(const char *dir, const char *key, struct aged *ret)
+static void judge(const char *dir, struct image *i)
 {
-    AUTO(layers_info_release) struct layers_info i = { 0 };
+    AUTO(layers_close) struct layers_image open = { .fd = -1 };
     struct err err = ERR_INIT;
 
-    if (layers_look(dir, key, &i, &err) < 0)
-        return "damaged";
-    *ret = (struct aged){ key, i.used_ns, i.size };
-    if (check_source(&i, NULL, &err) == 0 || err.code == ERR_UNIMPLEMENTED)
-        return NULL;
-    return err.code == ERR_NOT_FOUND ? "its directory is gone" : "its directory was changed";
+    if (layers_open_key(dir, i->key, NULL, &open, &err) < 0) {
+        i->why = "damaged";
+        return;
+    }
+    i->used_ns = open.info.used_ns;
+    i->size = open.info.size;
+    i->open = flock(open.fd, LOCK_EX | LOCK_NB) < 0;
+    if (check_source(&open.info, NULL, &err) < 0 && err.code != ERR_UNIMPLEMENTED)
+        i->why = err.code == ERR_NOT_FOUND ? "its directory is gone" : "its directory was changed";
 }
 
-int layers_prune(const struct layers_opts *o, const char *keep,
-                 void (*removed)(void *arg, const char *key, const char *why), void *arg,
-                 struct err *err)
+static int look_at_all(struct pruning *p, struct err *err)
 {
-    AUTO(strv_release) struct strv keys = { 0 };
-    uint64_t total = 0;
-    size_t n = 0;
-
-    sweep(o);
-    if (layers_list(o->dir, &keys, err) < 0)
+    sweep(p);
+    if (layers_list(p->o->dir, &p->keys, err) < 0)
         return -1;
-    AUTO_FREE struct aged *all = mem_zalloc((keys.n + 1) * sizeof(*all));
-    AUTO_FREE const char **why = mem_zalloc((keys.n + 1) * sizeof(*why));
-    for (size_t i = 0; i < keys.n; i++) {
-        why[i] = why_remove(o->dir, keys.v[i], &all[n]);
-        if (!why[i])
-            n++;
+    p->images = mem_zalloc((p->keys.n + 1) * sizeof(*p->images));
+    for (size_t i = 0; i < p->keys.n; i++) {
+        p->images[i].key = p->keys.v[i];
+        judge(p->o->dir, &p->images[i]);
+        p->bytes += p->images[i].why ? 0 : p->images[i].size;
     }
-    qsort(all, n, sizeof(*all), newest_first);
-    for (size_t i = 0; i < n; i++)
-        total += all[i].size;
-    for (size_t i = n; i > 0 && total > o->max_mib * MIB; i--) {
-        if (keep && str_eq(all[i - 1].key, keep))
+    qsort(p->images, p->keys.n, sizeof(*p->images), oldest_first);
+    return 0;
+}
+
+/* Down to most bytes, without those that are open or were used since then. */
+static void evict(struct pruning *p, uint64_t most, uint64_t since_ns)
+{
+    for (size_t i = 0; i < p->keys.n && p->bytes > most; i++)
+        if (!p->images[i].why && !p->images[i].open && p->images[i].used_ns < since_ns) {
+            p->images[i].why = "longest unused";
+            p->bytes -= p->images[i].size;
+        }
+}
+
+static int remove_all(const struct pruning *p, struct err *err)
+{
+    for (size_t i = 0; i < p->keys.n; i++) {
+        const struct image *image = &p->images[i];
+
+        if (!image->why)
             continue;
-        total -= all[i - 1].size;
-        for (size_t k = 0; k < keys.n; k++)
-            if (str_eq(keys.v[k], all[i - 1].key))
-                why[k] = "longest unused";
-    }
-    for (size_t i = 0; i < keys.n; i++) {
-        if (!why[i] || (keep && str_eq(keys.v[i], keep)))
-            continue;
-        if (layers_remove(o->dir, keys.v[i], err) < 0 && err->code != ERR_NOT_FOUND)
-            return -1;
-        err_clear(err);
-        if (removed)
-            removed(arg, keys.v[i], why[i]);
+        if (!p->dry_run && layers_remove(p->o->dir, image->key, err) < 0) {
+            if (err->code != ERR_NOT_FOUND)
+                return -1;
+            err_clear(err);
+        }
+        say_removed(p, image->key, image->why);
     }
     return 0;
+}
+
+int layers_prune(const struct layers_opts *o, bool dry_run,
+                 void (*removed)(void *arg, const char *name, const char *why), void *arg,
+                 struct err *err)
+{
+    AUTO(pruning_release)
+    struct pruning p = { .o = o, .dry_run = dry_run, .removed = removed, .arg = arg };
+
+    if (look_at_all(&p, err) < 0)
+        return -1;
+    evict(&p, o->max_mib * MIB, UINT64_MAX);
+    return remove_all(&p, err);
+}
+
+int layers_make_room(const struct layers_opts *o, uint64_t need, uint64_t *ret, struct err *err)
+{
+    AUTO(pruning_release) struct pruning p = { .o = o };
+    uint64_t most = o->max_mib * MIB;
+
+    if (look_at_all(&p, err) < 0)
+        return -1;
+    evict(&p, most > need ? most - need : 0, o->now_ns > RECENT_NS ? o->now_ns - RECENT_NS : 0);
+    if (p.bytes + need > most)
+        return err_set(err, ERR_EXHAUSTED,
+                       "it needs %llu MiB beside %llu MiB of images that are in use or were used "
+                       "within the last hour, more than layer_images_max_mib = %u",
+                       (unsigned long long)(need / MIB + 1),
+                       (unsigned long long)(p.bytes / MIB + 1), o->max_mib);
+    *ret = p.bytes;
+    return remove_all(&p, err);
 }

@@ -3,8 +3,9 @@
  * store has one directory per key:
  *     <dir>/<key>/image    the erofs image; with layer_verity its hash tree behind it
  *     <dir>/<key>/header   what it is: a checksum, then JSON
- *     <dir>/.new-<key>     what a builder makes, locked while it does, renamed when it is complete
- *     <dir>/failed-<key>   exists if its build failed: how often and why; its time is the last one
+ *     <dir>/.new-<key>     what a builder makes, renamed when it is complete
+ *     <dir>/failed-<key>   exists if it failed: how often and why; its time is the last one
+ * A builder locks <dir>: there is one at a time, and nothing is pruned meanwhile.
  * The key is a hash of the directory's identity (path, device, inode, times of birth and of the
  * last change) and of the program's. Only root can access them. What is damaged, a symlink or
  * another user's is ignored, and a builder replaces it. All but layers_build block for local file
@@ -39,7 +40,7 @@ struct layers_opts {
     uint32_t max_mib;                       /* of all images */
     uint32_t free_mib;                      /* to be left in the file system */
     bool verity;                            /* with a hash tree */
-    uint64_t now_ns;                        /* wall clock, for layers_prune; 0: failures stay */
+    uint64_t now_ns;                        /* wall clock, for layers_prune */
     uint32_t worth;                         /* files in a layer, on average, to attach a disk */
     void (*on_step)(enum layers_step step); /* for tests; NULL */
 };
@@ -77,13 +78,18 @@ AUTO_VALUE(struct layers_image, layers_close);
  * (FUSE, NFS), or mkfs.erofs is missing. Caller closes *ret. */
 int layers_open(const struct layers_opts *o, const char *path, struct layers_image *ret,
                 struct err *err);
-/* After layers_open failed: a builder should be started. Not if another one is at it, or if it
- * failed a short time ago (10 min after the first failure, doubling up to 24 h). */
+/* After layers_open failed: a builder should be started. Not if it failed a short time ago (10 min
+ * after the first failure, doubling up to 24 h). */
 bool layers_wanted(const struct layers_opts *o, const char *path, uint64_t now_ns);
 
-/* Builds the image of a directory unless there is a good one (*ret_made false), and prunes. Waits
- * until ctx ends. ERR_EXISTS: another process builds it. ERR_EXHAUSTED: no space, or larger than
- * max_mib. A failure is remembered. Caller releases *ret. */
+/* Waits for the end of other builders, at most until ctx ends, and keeps them away until the caller
+ * closes *ret. ERR_NOT_FOUND: there is no store. */
+int layers_lock(struct ctx *ctx, const char *dir, int *ret, struct err *err);
+/* Builds the image of a directory unless there is a good one (*ret_made false), and prunes first.
+ * Waits for its turn (at most 1 h, or until ctx ends; this is not remembered), then at most 15 min:
+ * mkfs.erofs 1.8 may never exit if a file shrinks meanwhile. ERR_EXHAUSTED: no space, or it does
+ * not fit into max_mib beside images that were used within the last hour. A failure is remembered.
+ * Caller releases *ret. */
 int layers_build(struct ctx *ctx, const struct layers_opts *o, const char *path,
                  struct layers_info *ret, bool *ret_made, struct err *err);
 /* The version of mkfs.erofs; caller frees. ERR_NOT_FOUND: it is not installed. Waits. */
@@ -97,11 +103,15 @@ int layers_look(const char *dir, const char *key, struct layers_info *ret, struc
  * when the image was made (ERR_STATE). Caller releases *ret. */
 int layers_verify(const char *dir, const char *key, struct layers_info *ret, struct err *err);
 int layers_remove(const char *dir, const char *key, struct err *err);
+/* The same for an image that a VM could not use, although the quick check did not find why: the
+ * failure is remembered as one of its build. Without the lock: at worst a new one is made again.
+ * Waits until ctx ends. */
+int layers_discard(struct ctx *ctx, const char *dir, const char *key, const char *why,
+                   struct err *err);
 /* Removes incomplete images of builders that are gone, failures that are older than a week, images
- * that are damaged, those whose
- * directory is gone or another one by now, and the longest unused while all have more than max_mib;
- * never keep, which may be NULL. VMs that use them are not affected. Calls removed, which may be
- * NULL, for each image. */
-int layers_prune(const struct layers_opts *o, const char *keep,
-                 void (*removed)(void *arg, const char *key, const char *why), void *arg,
+ * that are damaged, those whose directory is gone or another one by now, and, while all have more
+ * than max_mib, the longest unused that no VM has open. The caller has the lock. Calls removed,
+ * which may be NULL, with the name of each image and draft. dry_run: nothing is removed. */
+int layers_prune(const struct layers_opts *o, bool dry_run,
+                 void (*removed)(void *arg, const char *name, const char *why), void *arg,
                  struct err *err);

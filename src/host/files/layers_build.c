@@ -45,19 +45,21 @@
 #define ENTRY_BYTES 256 /* of metadata for each file: more than it needs on average */
 #define SALT_BYTES 32
 #define FULL_BYTES (64 * 1024) /* with less it ran out of space */
-#define TRIES 4                /* a prune may remove the draft's directory before it is locked */
+#define TURN_NS (60 * 60 * NS_PER_S)
+#define BUILD_NS (15 * 60 * NS_PER_S)
 
 struct job {
     const char *dir, *path; /* the store, the layer */
     struct layers_opts o;
     char *draft; /* its directory */
     char key[LAYERS_KEY_SIZE];
-    int lock; /* the draft's directory */
+    int to;   /* its directory, too */
     int tree; /* the layer as a mount of its own */
     int out;  /* the image, too */
     struct jail *jail;
     int scan_fd;
     struct layers_scan scan;
+    uint64_t most;           /* bytes that the image may have */
     struct layers_info info; /* what is known of it so far; complete if it exists */
     bool exists, published;
 };
@@ -69,9 +71,9 @@ static void drop(void *arg)
     fd_close_later(j->scan_fd);
     fd_close_later(j->tree);
     fd_close(j->out);
-    if (j->lock >= 0 && !j->published)
+    if (j->to >= 0 && !j->published)
         (void)dir_remove(j->draft); /* what is left takes space until the next prune */
-    fd_close(j->lock);
+    fd_close(j->to);
     free(j->draft);
     layers_info_release(&j->info);
 }
@@ -90,64 +92,30 @@ static int no_space(struct err *err, const struct job *j, uint64_t need)
                        j->path, (unsigned long long)(need / MIB + 1), j->dir);
 }
 
-/* --- first thread: lock and look --- */
-
-/* Locks .new-KEY. The directory that was locked may have been renamed or removed meanwhile. */
-static int lock_draft(struct job *j, struct err *err)
-{
-    for (unsigned i = 0; i < TRIES; i++) {
-        if (mkdir(j->draft, 0700) < 0 && errno != EEXIST)
-            return err_sys(err, errno, "create %s", j->draft);
-        AUTO_FD int fd = open(j->draft, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        if (fd < 0 && errno != ENOENT)
-            return err_sys(err, errno, "open %s", j->draft);
-        if (fd < 0)
-            continue;
-        if (flock(fd, LOCK_EX | LOCK_NB) < 0)
-            return err_set(err, ERR_EXISTS, "another process builds the image of %s", j->path);
-        if (layers_is_at(fd, j->draft)) {
-            j->lock = TAKE_FD(fd);
-            return 0;
-        }
-    }
-    return err_set(err, ERR_EXISTS, "another process builds the image of %s", j->path);
-}
-
-/* What a builder that was killed left there: all of it, since what stays becomes a part of the
- * image's directory. */
-static int clear_draft(const struct job *j, struct err *err)
-{
-    AUTO(closedir) DIR *d = opendir(j->draft);
-
-    if (!d)
-        return err_sys(err, errno, "open %s", j->draft);
-    for (struct dirent *e; (e = readdir(d));) {
-        AUTO_FREE char *path = str_format("%s/%s", j->draft, e->d_name);
-        int r = str_eq(e->d_name, ".") || str_eq(e->d_name, "..") ? 0 : dir_remove(path);
-
-        if (r < 0)
-            return err_sys(err, -r, "remove %s", path);
-    }
-    return 0;
-}
+/* --- first thread: look --- */
 
 /* Places for the jail and the image. The jail's user may write this file; the directories above it
  * are root's alone. */
 static int prepare_draft(struct job *j, struct err *err)
 {
-    if (clear_draft(j, err) < 0)
-        return -1;
-    AUTO_FD int fd = openat(j->lock, "image", O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd < 0 || fchmod(fd, 0666) < 0 || mkdirat(j->lock, ROOT, 0700) < 0)
+    j->draft = str_format("%s/" LAYERS_NEW "%s", j->dir, j->key);
+    if (mkdir(j->draft, 0700) < 0)
+        return err_sys(err, errno, "create %s", j->draft);
+    j->to = open(j->draft, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (j->to < 0)
+        return err_sys(err, errno, "open %s", j->draft);
+    AUTO_FD int fd = openat(j->to, "image", O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0 || fchmod(fd, 0666) < 0 || mkdirat(j->to, ROOT, 0700) < 0)
         return err_sys(err, errno, "prepare %s", j->draft);
     j->out = tree_clone(fd, false, "the image", err);
     return j->out < 0 ? -1 : 0;
 }
 
 /* The hash tree takes 1/127 of the data. */
-static int check_space(const struct job *j, struct err *err)
+static int check_space(struct job *j, struct err *err)
 {
-    uint64_t need = j->scan.bytes;
+    struct layers_opts o = j->o;
+    uint64_t need = j->scan.bytes, others, reserve = j->o.free_mib * MIB;
     struct statvfs fs;
 
     if (need <= j->o.max_mib * MIB) { /* no overflow */
@@ -158,10 +126,18 @@ static int check_space(const struct job *j, struct err *err)
         return err_set(err, ERR_EXHAUSTED,
                        "the files of %s have %llu MiB, more than layer_images_max_mib = %u",
                        j->path, (unsigned long long)(need / MIB), j->o.max_mib);
+    o.dir = j->dir;
+    if (layers_make_room(&o, need, &others, err) < 0)
+        return -1;
     if (statvfs(j->dir, &fs) < 0)
         return err_sys(err, errno, "look at %s", j->dir);
-    if (fs.f_bavail * fs.f_frsize < need + j->o.free_mib * MIB)
+    uint64_t space = fs.f_bavail * fs.f_frsize;
+    if (space < need + reserve)
         return no_space(err, j, need);
+    j->most = j->o.max_mib * MIB - others;
+    if (j->most > space - reserve)
+        j->most = space - reserve;
+    j->most -= j->o.verity ? j->most / 100 : 0;
     return 0;
 }
 
@@ -176,11 +152,6 @@ static int begin(void *arg, struct err *err)
         return -1;
     layers_key_of(j->info.identity, j->key);
     memcpy(j->info.key, j->key, sizeof(j->key));
-    if (dir_need(j->dir, 0700, err) < 0)
-        return -1;
-    j->draft = str_format("%s/" LAYERS_NEW "%s", j->dir, j->key);
-    if (lock_draft(j, err) < 0)
-        return -1;
     step(j, LAYERS_LOCKED);
     if (layers_open_key(j->dir, j->key, j->info.identity, &old, &none) == 0) {
         layers_info_release(&j->info);
@@ -189,15 +160,14 @@ static int begin(void *arg, struct err *err)
         j->exists = true;
         return 0;
     }
-    if (prepare_draft(j, err) < 0)
-        return -1;
     j->tree = jail_tree(fd);
     if (j->tree < 0)
         return err_sys(err, -TAKE_FD(j->tree), "make a mount of %s", j->path);
     j->scan_fd = openat(j->tree, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (j->scan_fd < 0)
         return err_sys(err, errno, "open %s", j->path);
-    if (layers_scan(j->scan_fd, &j->scan, err) < 0 || check_space(j, err) < 0)
+    if (layers_scan(j->scan_fd, &j->scan, err) < 0 || check_space(j, err) < 0 ||
+        prepare_draft(j, err) < 0)
         return -1;
     step(j, LAYERS_SCANNED);
     return 0;
@@ -210,7 +180,7 @@ static int begin(void *arg, struct err *err)
 static int enter(void *arg, struct err *err)
 {
     const struct job *j = arg;
-    const rlim_t most = (rlim_t)(j->o.max_mib * MIB);
+    const rlim_t most = (rlim_t)j->most;
 
     (void)file_put("/proc/self/oom_score_adj", "1000"); /* a host without /proc has no OOM scores */
     if (jail_setup(j->jail, err) < 0)
@@ -316,7 +286,7 @@ static bool ran_full(const struct job *j, const char *words)
     return strstr(words, "No space left") || strstr(words, "-28]") ||
            strstr(words, "File too large") || strstr(words, "Failed to write data") ||
            (fstatvfs(j->out, &fs) == 0 && fs.f_bavail * fs.f_frsize < FULL_BYTES) ||
-           (fstat(j->out, &st) == 0 && (uint64_t)st.st_size + FULL_BYTES > j->o.max_mib * MIB);
+           (fstat(j->out, &st) == 0 && (uint64_t)st.st_size + FULL_BYTES > j->most);
 }
 
 static int pack(struct ctx *ctx, struct job *j, struct err *err)
@@ -415,10 +385,8 @@ static int check_unchanged(const struct job *j, struct err *err)
 static int publish(struct job *j, struct err *err)
 {
     AUTO_FREE char *to = str_format("%s/%s", j->dir, j->key);
-    struct err none = ERR_INIT;
 
-    (void)layers_remove(j->dir, j->key, &none); /* a damaged one, or a failure; often neither */
-    if (unlinkat(j->lock, ROOT, AT_REMOVEDIR) < 0)
+    if (unlinkat(j->to, ROOT, AT_REMOVEDIR) < 0)
         return err_sys(err, errno, "remove %s/" ROOT, j->draft);
     if (rename(j->draft, to) < 0)
         return err_sys(err, errno, "rename %s", j->draft);
@@ -433,7 +401,7 @@ static int publish(struct job *j, struct err *err)
 static int finish(void *arg, struct err *err)
 {
     struct job *j = arg;
-    AUTO_FD int fd = openat(j->lock, "image", O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    AUTO_FD int fd = openat(j->to, "image", O_RDWR | O_NOFOLLOW | O_CLOEXEC);
 
     if (fd < 0)
         return err_sys(err, errno, "open the image");
@@ -456,38 +424,47 @@ static int build(struct ctx *ctx, struct job *j, struct err *err)
     return OFFLOAD(ctx, finish, j, 2, drop, "seal a layer image", err);
 }
 
-static void pruned(void *arg, const char *key, const char *why)
-{
-    log_info(arg, "layer image removed", F_STR("key", key), F_STR("why", why));
-}
-
-int layers_build(struct ctx *ctx, const struct layers_opts *o, const char *path,
-                 struct layers_info *ret, bool *ret_made, struct err *err)
+/* The caller has the lock. */
+static int build_alone(struct ctx *ctx, const struct layers_opts *o, const char *path,
+                       struct layers_info *ret, bool *ret_made, struct err *err)
 {
     struct job j = {
-        .dir = o->dir, .path = path, .o = *o, .lock = -1, .tree = -1, .out = -1, .scan_fd = -1
+        .dir = o->dir, .path = path, .o = *o, .to = -1, .tree = -1, .out = -1, .scan_fd = -1
     };
     char key[LAYERS_KEY_SIZE];
-    struct err none = ERR_INIT;
+    uint64_t begun = loop_now(ctx->loop);
 
     j.o.dir = NULL; /* the thread has a copy of dir */
+    j.o.now_ns = loop_wall(ctx->loop);
     int r = OFFLOAD(ctx, begin, &j, 2, drop, "look at a layer", err);
     memcpy(key, j.key, sizeof(key));
     bool exists = r == 0 && j.exists;
     if (r == 0 && !exists)
         r = build(ctx, &j, err);
     if (r < 0) {
-        if (key[0] && err->code != ERR_EXISTS && err->code != ERR_CANCELLED)
+        if (key[0] && err->code != ERR_CANCELLED)
             layers_remember_failure(o->dir, key, err->msg);
-        return err_wrap(err, "layer image");
+        return -1;
     }
+    if (!exists)
+        log_info(ctx, "layer image made", F_STR("key", key), F_STR("path", path),
+                 F_U("bytes", j.info.size), F_NS("took", loop_now(ctx->loop) - begun));
     *ret = j.info;
     j.info = (struct layers_info){ 0 };
     drop(&j);
     *ret_made = !exists;
-    struct layers_opts all = *o;
-    all.now_ns = loop_wall(ctx->loop);
-    if (!exists && layers_prune(&all, key, pruned, ctx, &none) < 0)
-        log_warn(ctx, "could not prune layer images", F_ERR(&none));
     return 0;
+}
+
+int layers_build(struct ctx *ctx, const struct layers_opts *o, const char *path,
+                 struct layers_info *ret, bool *ret_made, struct err *err)
+{
+    struct ctx turn = ctx_with_timeout(ctx, TURN_NS);
+    AUTO_FD int lock = -1;
+
+    if (dir_need(o->dir, 0700, err) < 0 || layers_lock(&turn, o->dir, &lock, err) < 0)
+        return err_wrap(err, "layer image");
+    struct ctx limited = ctx_with_timeout(ctx, BUILD_NS);
+    return build_alone(&limited, o, path, ret, ret_made, err) < 0 ? err_wrap(err, "layer image")
+                                                                  : 0;
 }

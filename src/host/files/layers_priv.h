@@ -14,8 +14,11 @@ void layers_key_of(const char *identity, char ret[LAYERS_KEY_SIZE]);
 /* Opens an image that has this key and, unless NULL, this identity. */
 int layers_open_key(const char *dir, const char *key, const char *identity,
                     struct layers_image *ret, struct err *err);
-/* Whether path still names what fd has open. */
-bool layers_is_at(int fd, const char *path);
+/* Prunes for an image of `need` bytes: what was used within the last hour stays, since a start that
+ * needs more than max_mib would otherwise evict its own layers each time. *ret: bytes of all others
+ * that are left. ERR_EXHAUSTED: it does not fit, and nothing was evicted. The caller has the lock.
+ */
+int layers_make_room(const struct layers_opts *o, uint64_t need, uint64_t *ret, struct err *err);
 void layers_remember_failure(const char *dir, const char *key, const char *why);
 
 /* layers_scan.c: what is in a tree. */

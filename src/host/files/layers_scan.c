@@ -52,8 +52,11 @@ static int look(struct scan *s, int dir, const char *name, struct stat *st)
 
     if (fstatat(dir, name, st, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT) < 0)
         return err_sys(s->err, errno, "look at %s", name);
-    if (S_ISREG(st->st_mode) &&
-        __builtin_add_overflow(s->out->bytes, (uint64_t)st->st_size, &s->out->bytes))
+    /* Each of a file's names counts its part. */
+    if (S_ISREG(st->st_mode) && st->st_nlink > 0 &&
+        __builtin_add_overflow(s->out->bytes,
+                               ((uint64_t)st->st_size + st->st_nlink - 1) / st->st_nlink,
+                               &s->out->bytes))
         return err_set(s->err, ERR_UNIMPLEMENTED, "its files are too large");
     AUTO_FREE char *line = str_format(
         "%o %u %u %llu %lld %lld.%09ld %llu %llu %llu\n", st->st_mode, st->st_uid, st->st_gid,

@@ -43,6 +43,7 @@ void rootfs_release(struct rootfs *r)
         fd_close_later(r->disks[i].fd);
         free(r->disks[i].path);
         free(r->disks[i].root_hash);
+        free(r->disks[i].image_key);
     }
     free(r->disks);
     idmap_release(&r->ids);
@@ -188,12 +189,14 @@ static int find_images(const struct strv *dirs, struct rootfs *r, struct err *er
 static int find_built(const struct job *j, const struct strv *dirs, struct rootfs *r)
 {
     struct layers_opts o = j->layers;
-    bool found = j->layer_dir && dirs->n <= ROOTFS_IMAGES_MAX;
+    bool found = true;
     uint64_t entries = 0;
 
+    if (!j->layer_dir || dirs->n > ROOTFS_IMAGES_MAX)
+        return 0;
     o.dir = j->layer_dir;
     r->disks = mem_zalloc((dirs->n + 1) * sizeof(*r->disks));
-    for (size_t i = 0; i < dirs->n && j->layer_dir; i++) {
+    for (size_t i = 0; i < dirs->n; i++) {
         struct layers_image image = { .fd = -1 };
         struct err err = ERR_INIT;
 
@@ -208,7 +211,8 @@ static int find_built(const struct job *j, const struct strv *dirs, struct rootf
             .fd = TAKE_FD(image.fd),
             .path = TAKE_PTR(image.path),
             .filesystem = "erofs",
-            .root_hash = image.info.root_hash[0] ? str_dup(image.info.root_hash) : NULL
+            .root_hash = image.info.root_hash[0] ? str_dup(image.info.root_hash) : NULL,
+            .image_key = str_dup(image.info.key)
         };
         entries += image.info.entries;
         layers_close(&image);
@@ -335,24 +339,13 @@ static int open_overlay(struct job *j, struct err *err)
     return j->out.tree < 0 ? -1 : 0;
 }
 
-/* A committed snapshot of overlayfs (…/snapshots/7/fs) or native (…/snapshots/7), which never
- * changes. Of other directories nothing is known. */
-static bool is_committed(const char *path)
-{
-    const char *at = strstr(path, "/snapshots/");
-    size_t digits = at ? strspn(at + strlen("/snapshots/"), "0123456789") : 0;
-
-    at = at ? at + strlen("/snapshots/") + digits : "";
-    return digits > 0 && (!*at || str_eq(at, "/fs"));
-}
-
 static int open_dir(struct job *j, struct err *err)
 {
     AUTO_FD int fd = tree_open_path(j->plan.dir, true, err);
 
     if (fd < 0)
         return -1;
-    if (j->plan.view && !j->plan.as_tree && is_committed(j->plan.dir)) {
+    if (j->plan.view && !j->plan.as_tree) {
         AUTO(strv_release) struct strv dirs = { 0 };
 
         strv_add(&dirs, j->plan.dir);

@@ -18,8 +18,8 @@
  * a list (containerd 2.2, if the runtime says that it takes it: ROOTFS_ALLOW_MOUNTS): the images
  * that its overlay combines, likewise.
  *
- * Layers that are directories (layers.h): if each lower directory, or the committed snapshot that a
- * view shows, has an image, those images under the same conditions.
+ * Layers that are directories (layers.h): if each lower directory, or the directory that a view
+ * shows, is a committed snapshot with an image, those images under the same conditions.
  *
  * A read-only image with the option X-containerd.dmverity has a root hash (rootfs_verity.c).
  *
@@ -48,6 +48,7 @@ struct rootfs_disk {
     char *path;
     const char *filesystem; /* static text, as guest.h knows it */
     char *root_hash;        /* of dm-verity; NULL: what it holds is not verified */
+    char *image_key;        /* of the layer image (layers.h); NULL: another file */
     bool writable;
 };
 

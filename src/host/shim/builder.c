@@ -45,13 +45,14 @@ static void take_line(struct ctx *ctx, struct words *w)
 {
     AUTO_FREE char *line = str_printable(w->line.len ? w->line.data : "");
     const char *said = strstr(line, " msg=");
+    enum log_level level = strstr(line, " level=info ") ? LOG_INFO : LOG_WARN;
 
     w->line.len = 0;
     if (!str_starts(line, "time="))
         snprintf(w->last, sizeof(w->last), "%s", line);
     else if (w->told++ < LINES_MAX)
-        log_warn(ctx, "message of a builder", F_STR("builder", w->what),
-                 F_STR("text", said ? said + 1 : line));
+        LOG_AT(ctx, level, "message of a builder", F_STR("builder", w->what),
+               F_STR("text", said ? said + 1 : line));
 }
 
 static int listen_to(struct ctx *ctx, struct child *child, struct stream *from, struct words *w,

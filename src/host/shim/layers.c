@@ -1,12 +1,12 @@
 /* layers.c - builds images of layers in a process of its own (builder.c). */
 #include "host/files/layers.h"
-#include "base/clock.h"
 #include "base/ctx.h"
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/fiber.h"
 #include "base/log.h"
 #include "base/loop.h"
+#include "base/waits.h"
 #include "host/config/config.h"
 #include "host/shim/bootstrap.h"
 #include "host/shim/shim_priv.h"
@@ -19,8 +19,6 @@
 #include <unistd.h>
 
 #define LIST_MAX (2u << 20)
-#define BUILD_NS                                                                                   \
-    (15 * 60 * NS_PER_S) /* mkfs.erofs 1.8 may never exit if a file shrinks meanwhile */
 
 /* The action `layers-build`. Layers that cannot be turned are logged; the others are built. */
 int layers_run(struct ctx *ctx, const struct shim_args *a, struct err *err)
@@ -37,7 +35,7 @@ int layers_run(struct ctx *ctx, const struct shim_args *a, struct err *err)
     /* Only root may read the store. The reader of our output may exit before we do. */
     (void)umask(0077);
     (void)signal(SIGPIPE, SIG_IGN);
-    log_init(STDERR_FILENO, LOG_WARN, LOG_LOGFMT);
+    log_init(STDERR_FILENO, LOG_INFO, LOG_LOGFMT);
     AUTO_FREE char *path = str_format("/proc/self/fd/%d", SHIM_FD_LIST);
     int r = file_read_all(path, LIST_MAX, &list, &len);
     if (r < 0)
@@ -47,13 +45,11 @@ int layers_run(struct ctx *ctx, const struct shim_args *a, struct err *err)
                                    .free_mib = config.scratch_free_mib,
                                    .verity = config.layer_verity };
     for (const char *dir = list; dir < list + len; dir += strlen(dir) + 1) {
-        struct ctx limited = ctx_with_timeout(ctx, BUILD_NS);
         AUTO(layers_info_release) struct layers_info info = { 0 };
         struct err why = ERR_INIT;
         bool made;
 
-        if (layers_build(&limited, &o, dir, &info, &made, &why) < 0 && why.code != ERR_EXISTS &&
-            first.code == ERR_NONE)
+        if (layers_build(ctx, &o, dir, &info, &made, &why) < 0 && first.code == ERR_NONE)
             first = why;
     }
     if (first.code == ERR_NONE)
@@ -115,5 +111,5 @@ void layers_spawn(struct loop *loop, struct ctx *ctx, const struct shim_args *a,
     struct wanted *later = mem_new(struct wanted);
     *later = w;
     later->list = TAKE_FD(list);
-    fiber_go(loop, spawn_main, later, "layer images");
+    fiber_go(loop, spawn_main, later, FIBER_LAYERS);
 }
