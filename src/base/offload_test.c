@@ -167,3 +167,33 @@ TEST_VIRTUAL(in_virtual_time_it_runs_inline)
     ASSERT_OK(OFFLOAD(ctx, double_it, &w, 1, NULL, "double", &err), err);
     ASSERT_EQ(w.result, 2);
 }
+
+static _Thread_local sigjmp_buf after_crash;
+
+static void on_crash(int signo)
+{
+    siglongjmp(after_crash, signo);
+}
+
+static int crashes(void *job, struct err *err)
+{
+    int *signo = job;
+
+    *signo = sigsetjmp(after_crash, 1);
+    if (*signo == 0)
+        (void)raise(SIGBUS);
+    return 0;
+}
+
+/* Of a thread, too: `lcow explain` shows it, and an upgrade that crashes goes back. */
+TEST_FIBER(a_crash_of_a_thread_has_its_handler)
+{
+    struct sigaction action = { .sa_handler = on_crash }, old;
+    struct err err = ERR_INIT;
+    int signo = 0;
+
+    ASSERT_EQ(sigaction(SIGBUS, &action, &old), 0);
+    ASSERT_OK(OFFLOAD(ctx, crashes, &signo, 0, NULL, "crash", &err), err);
+    ASSERT_EQ(signo, SIGBUS);
+    sigaction(SIGBUS, &old, NULL);
+}
