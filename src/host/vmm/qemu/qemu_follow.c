@@ -138,8 +138,9 @@ static void follow_main(void *arg)
     struct follower *f = arg;
     struct err err = ERR_INIT;
 
-    while (f->look_first ||
-           loop_changes_wait(&f->ctx, f->changes, "mounts of the host", &err) == 0) {
+    while (f->look_first
+               ? loop_io(&f->ctx, "mounts of the host", &err) == 0
+               : loop_changes_wait(&f->ctx, f->changes, "mounts of the host", &err) == 0) {
         f->look_first = false;
         if (update(&f->ctx, f, &err) < 0 && !f->cancel.fired && err.code != ERR_UNAVAILABLE)
             log_warn(&f->ctx,
