@@ -22,6 +22,7 @@ static const struct {
     { "rpc client", "read" },
     { "publisher", "the next event" },
     { "publisher", "sleep" },
+    { "state", "sleep" },  /* the upgrade keeps the state */
     { "tracer", "sleep" }, /* until a batch is sent, or sent again */
     { "tracer", "spans" },
     { "watch", "nothing left to serve" },

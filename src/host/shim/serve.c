@@ -47,6 +47,7 @@
 #define LOOK_LIMIT (5 * NS_PER_S)
 #define STEPS_LIMIT (2 * NS_PER_S)
 #define STUCK_LIMIT (5 * NS_PER_S)
+#define STATE_DELAY (100 * NS_PER_MS)
 #define SLOW_LIMIT (30 * NS_PER_S) /* a request that takes longer is logged */
 
 /* True if the socket is still ours. If it was removed or replaced, the shim must not touch it. */
@@ -207,6 +208,27 @@ static void begin_watching(struct shim *s)
                  F_ERR(&err));
 }
 
+/* Once for all events that come at the same time: a VM that ends is the end of all its containers,
+ * and their exits must not wait for this. An upgrade need not wait: it keeps the state, too. */
+static void state_main(void *arg)
+{
+    struct shim *s = arg;
+    struct ctx ctx = ctx_background(s->loop, LK_SANDBOX_ID, s->args->id);
+    struct err ignored = ERR_INIT;
+
+    (void)fiber_sleep(&ctx, STATE_DELAY, &ignored);
+    s->keeps_state = false;
+    if (!s->leaving)
+        shim_keep_state(s);
+}
+
+static void keep_state_soon(struct shim *s)
+{
+    if (!s->keeps_state && !s->leaving)
+        fiber_go(s->loop, state_main, s, "state");
+    s->keeps_state = true;
+}
+
 void shim_keep_state(struct shim *s)
 {
     AUTO_FREE char *text = registry_inspect(s->registry);
@@ -265,8 +287,6 @@ static bool on_event(void *arg, const struct event *e)
     journal_event(e);
     if (forsaken_is(s->registry, e->container_id))
         return false; /* containerd has the exit from `delete`, and the bundle is gone */
-    if (!e->exec_id[0] && !s->leaving)
-        shim_keep_state(s);
     if (e->kind == EVENT_START)
         loop_trim(s->loop); /* frees memory that a create needed: the shim is idle from now on */
     if (init_exit) {
@@ -277,6 +297,8 @@ static bool on_event(void *arg, const struct event *e)
         n.exited_wall_ns = e->exited_wall_ns;
         write_file(e->bundle, e->container_id, &n);
     }
+    if (init_exit || (e->kind == EVENT_START && !e->exec_id[0]))
+        keep_state_soon(s);
     return !s->leaving || !(init_exit || e->kind == EVENT_DELETE);
 }
 
@@ -571,6 +593,7 @@ static int start_anew(struct ctx *ctx, struct shim *s, struct err *err)
         return -1;
     }
     begin_journal(s);
+    journal_state(s->journal, NULL); /* of an earlier sandbox with this id */
     begin_watching(s);
     begin(s, stats_v2);
     rpc_server_listen(s->server, listener);

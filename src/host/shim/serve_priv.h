@@ -44,7 +44,8 @@ struct shim {
     struct cgroup *home;     /* registry_opts.home */
     struct stall *stall;     /* NULL: there is none */
     struct upgrade upgrade;
-    bool erred; /* an error occurred: the journal is kept for `lcow explain` */
+    bool keeps_state; /* a fiber will write the state beside the journal */
+    bool erred;       /* an error occurred: the journal is kept for `lcow explain` */
 };
 
 /* serve.c: for `lcow report`, if this process should end without a farewell. */
