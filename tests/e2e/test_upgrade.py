@@ -355,6 +355,8 @@ def bad_programs(t):
             (faulty(t, "crash"), "crashed", "UPGRADE_FAILED"),
             (faulty(t, "abort"), "crashed", "UPGRADE_FAILED"),
             (faulty(t, "overflow"), "crashed", "UPGRADE_FAILED"),
+            (faulty(t, "exit"), "exited", "UPGRADE_FAILED"),
+            (faulty(t, "noloop"), "event loop", "UPGRADE_FAILED"),
             (faulty(t, "hang"), "10 s", "UPGRADE_FAILED")):
         refused(t, pod.id, pattern, "--program", path, reason=reason)
         t.equal((t.shim_pid(), executable(shim)), (shim, running), path)

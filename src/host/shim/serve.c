@@ -656,11 +656,10 @@ static int start_again(struct shim *s, struct err *err)
 
     if (shim_args_check(s->args, err) < 0 || upgrade_handover(s->args, &h, err) < 0)
         return -1;
-    upgrade_guard(s->args, &h);
     loop_hold_io(s->loop, true);
     if (read_state(h.state_fd, &state, err) < 0 ||
         saved_reader(state.data, state.len, &sv, err) < 0 || build_again(s, sv, err) < 0) {
-        upgrade_go_back(s->args, &h, err);
+        upgrade_go_back(err->msg);
         return -1;
     }
     upgrade_outcome(s, &h);
