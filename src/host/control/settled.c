@@ -14,6 +14,7 @@ static const struct {
     { "serve", "something to serve" },
     { "resume", "something to serve" },
     { "rpc listener", "accept" },
+    { "rpc listener", "fewer connections" },
     { "rpc connection", "read" },
     { "rpc connection", "the end of an upgrade" },
     { "rpc watchdog", "requests" },
