@@ -248,7 +248,7 @@ static void mounts_saved(struct saved *s, struct follow *f)
     }
 }
 
-/* Not saved: the threads that are stuck, since they end with the program. */
+/* Not saved: the threads that are stuck, since a shim that has such is not. */
 static void follower_saved(struct saved *s, struct follower *f)
 {
     saved_str(s, 1, &f->name);
