@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import resource
 import secrets
 import signal
 import socket
@@ -983,6 +984,30 @@ def a_thread_that_nobody_waits_for_is_awaited(w):
         answer = c.answer(c.id)
         assert 5 not in answer, answer
         assert w.pid(address) == pid and executable(pid) != PROGRAM
+
+
+def as_many_connections_as_it_accepts_do_not_prevent_it(w):
+    address = w.start("c1")
+    pid, count = w.pid(address), 1024
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard != resource.RLIM_INFINITY and hard < count + 200:
+        return "too few descriptors"
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (count + 200, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count + 200, hard))
+    with w.connect(address) as c:
+        silent = []
+        while len(silent) < count:  # the last one waits to be accepted
+            try:
+                silent.append(w.connect(address))
+            except BlockingIOError:
+                time.sleep(0.01)  # until the shim has accepted some
+        until(lambda: len(os.listdir(f"/proc/{pid}/fd")) > count, "it has accepted them")
+        assert upgrade(c, copied(w, "one")) is None
+    silent.pop(0).close()
+    with silent.pop() as last:
+        assert last.call("Connect", message(1, "x"))[1] == pid
+    for s in silent:
+        s.close()
 
 
 def links_are_followed_once(w):
