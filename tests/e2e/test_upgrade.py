@@ -28,7 +28,7 @@ from test_pod_streams import attach, exec_stream
 SHIM = "containerd-shim-lcow-v2"
 LINE = 100  # bytes, of netecho
 RUNNING = 2  # of containerd's Task.State
-LEAST = 1e6  # bytes a second, of an emulated processor under load
+LEAST = 1e6  # bytes a second of output, by an emulated processor and on a busy machine
 
 
 # ---------------------------------------------------------------- programs
@@ -155,10 +155,10 @@ def counting(t, pod, name="counts", rate=1 << 20):
 
 
 class Caller:
-    """Calls the shim of a pod, on a connection of its own."""
+    """Calls the only shim, on a connection of its own."""
 
-    def __init__(self, t, pod):
-        self.stream, self.socket = -1, fill(t, pod, 1)[0]
+    def __init__(self, t):
+        self.stream, self.socket = -1, fill(t, 1)[0]
         self.socket.settimeout(SECONDS)
         t.at_end(self.socket.close)
 
@@ -185,7 +185,7 @@ def many_upgrades(t, count, rate, least):
     answer = t.cri.PortForward(pod_sandbox_id=pod.id, port=[8080])
     forward = streaming.Forward(t, answer.url, 8080)
 
-    shim, fds, caller = t.shim_pid(), {}, Caller(t, pod)
+    shim, fds, caller = t.shim_pid(), {}, Caller(t)
     programs = [program(t, "one"), program(t, "two")]
     pauses, states, sent = [], [], ""
     before, memory = memory_kib(shim, "Rss"), 0
@@ -238,7 +238,7 @@ def many_upgrades(t, count, rate, least):
 @pod_test("upgrade: lines, terminal, exec, attach and port-forward continue; waits return the "
           "status", runc=False, smoke=True, deadline=600)
 def five(t):
-    many_upgrades(t, 5, 2 << 20, LEAST)
+    many_upgrades(t, 5, 2 << 20, LEAST / 2)
 
 
 @pod_test("upgrade: a hundred in a row", runc=False, full=True, deadline=1800)
@@ -531,13 +531,11 @@ def during_shutdown(t):
     t.until(lambda: not t.shim_pids(), "the shims have left", 60)
 
 
-def fill(t, pod, count):
-    """Silent connections, each of which is a descriptor of the shim."""
-    bundle = t.containerd.bundle("k8s.io", pod.id)
-    name = "bootstrap.json" if t.version.startswith("2") else "address"
-    with open(os.path.join(bundle, name)) as f:
-        text = f.read()
-    address = json.loads(text)["address"] if name == "bootstrap.json" else text.strip()
+def fill(t, count):
+    """Silent connections, each of which is a descriptor of the only shim."""
+    with open(f"/proc/{t.shim_pid()}/cmdline") as f:
+        words = f.read().split("\0")
+    address = words[words.index("-socket") + 1]
     found = [socket.socket(socket.AF_UNIX) for _ in range(count)]
     for s in found:
         s.connect(address.removeprefix("unix://"))
@@ -550,7 +548,7 @@ def no_descriptors(t):
     c = pod.run("c", *FOREVER)
     shim = t.shim_pid()
     usual = resource.prlimit(shim, resource.RLIMIT_NOFILE)
-    silent = fill(t, pod, 300)  # the check of the program wants numbers that are higher than most
+    silent = fill(t, 300)  # the check of the program wants numbers that are higher than most
     t.until(lambda: len(os.listdir(f"/proc/{shim}/fd")) > 300, "it has accepted them", 30)
     ends = collections.Counter()
     for free in (*range(3, 24, 2), 40, 60):
