@@ -22,7 +22,8 @@ deps: ## install the Debian packages that are needed and missing
 
 $(MESON_GCC)/build.ninja: | deps
 	@echo "programs: compiling; this takes some minutes the first time"
-	@CC=gcc meson setup $(MESON_GCC) >build/setup-gcc.log 2>&1 || { cat build/setup-gcc.log; exit 1; }
+	@CC=gcc meson setup $(MESON_GCC) -Dpackage_version='$(PACKAGE_VERSION)' \
+		>build/setup-gcc.log 2>&1 || { cat build/setup-gcc.log; exit 1; }
 # The clang build is only for its warnings and is never run. Without optimization it is fastest.
 $(MESON_CLANG)/build.ninja: | deps
 	@CC=clang meson setup $(MESON_CLANG) -Doptimization=0 -Ddebug=false >build/setup-clang.log 2>&1 || \

@@ -177,6 +177,8 @@ static void child_ended(struct source *s, uint32_t events)
     siginfo_t info = { 0 };
 
     (void)events;
+    if (c->loop->io_held)
+        return; /* the previous program may have to reap it; the pidfd stays ready */
     if (waitid(P_PIDFD, (id_t)c->pidfd, &info, WEXITED | WNOHANG) < 0) {
         if (errno == EINTR)
             return; /* the pidfd stays ready */

@@ -500,3 +500,23 @@ TEST_FIBER(without_a_child_nothing_is_read_and_a_foreign_process_is_refused)
     free(foreign);
     free(read);
 }
+
+/* The previous program may have to. */
+TEST_FIBER(while_a_program_may_go_back_no_child_is_reaped)
+{
+    const char *argv[] = { "true", NULL };
+    AUTO(child_free) struct child *c = NULL;
+    siginfo_t info = { 0 };
+    struct err err = ERR_INIT;
+    int status;
+
+    loop_hold_io(ctx->loop, true);
+    ASSERT_OK(child_spawn(ctx, &(struct child_opts){ .argv = argv }, &c, &err), err);
+    ASSERT_EQ(waitid(P_PIDFD, (id_t)child_pidfd(c), &info, WEXITED | WNOWAIT), 0);
+    ASSERT_OK(fiber_sleep(ctx, 20 * NS_PER_MS, &err), err);
+    ASSERT_EQ(waitid(P_PIDFD, (id_t)child_pidfd(c), &info, WEXITED | WNOWAIT | WNOHANG), 0);
+    ASSERT(!child_done(c, NULL));
+    loop_hold_io(ctx->loop, false);
+    ASSERT_OK(child_wait(ctx, c, &status, &err), err);
+    ASSERT_EQ(status, 0);
+}

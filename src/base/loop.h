@@ -63,7 +63,9 @@ int loop_wait_idle(struct ctx *ctx, const char *why, struct err *err);
 void loop_each_fiber(const struct loop *loop,
                      bool (*fn)(void *arg, const char *name, const char *why), void *arg);
 /* For a program that continues another one: while held, no fiber reads from a stream, writes to it,
- * or accepts a connection. Each waits where it would. */
+ * or accepts a connection. Each waits where it would. Signals are not read, and children not
+ * reaped.
+ */
 void loop_hold_io(struct loop *loop, bool held);
 /* For what does so beside the streams. Waits only while that is held. */
 int loop_io(struct ctx *ctx, const char *why, struct err *err);

@@ -337,6 +337,8 @@ static void signal_ready(struct source *s, uint32_t events)
     struct signalfd_siginfo info;
 
     (void)events;
+    if (loop->io_held)
+        return; /* the previous program may have to handle it; the signalfd stays ready */
     while (read(loop->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info))
         if (info.ssi_signo < ARRAY_LEN(loop->handlers) && loop->handlers[info.ssi_signo].fn)
             loop->handlers[info.ssi_signo].fn(loop->handlers[info.ssi_signo].arg, &info);

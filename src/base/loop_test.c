@@ -133,6 +133,21 @@ TEST_FIBER(a_signal_that_comes_while_all_wait_is_handled)
     timer_delete(timer);
 }
 
+TEST_FIBER(while_a_program_may_go_back_no_signal_is_taken)
+{
+    struct latch l;
+    struct err err = ERR_INIT;
+
+    latch_init(&l);
+    ASSERT_EQ(loop_on_signal(ctx->loop, SIGUSR2, on_signal, &l), 0);
+    loop_hold_io(ctx->loop, true);
+    kill(getpid(), SIGUSR2);
+    ASSERT_OK(fiber_sleep(ctx, 20 * NS_PER_MS, &err), err);
+    ASSERT(!l.set);
+    loop_hold_io(ctx->loop, false);
+    ASSERT_OK(latch_wait(ctx, &l, "signal", &err), err);
+}
+
 TEST(an_impossible_signal_is_refused)
 {
     struct loop *loop = loop_new(NULL);

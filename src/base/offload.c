@@ -28,6 +28,13 @@ struct work {
     _Alignas(max_align_t) char job[];
 };
 
+static atomic_uint abandoned; /* threads that nobody waits for */
+
+unsigned offload_abandoned(void)
+{
+    return atomic_load(&abandoned);
+}
+
 static void work_free(struct work *w)
 {
     char **strings = (char **)w->job;
@@ -47,6 +54,7 @@ static void *work_main(void *p)
         if (w->drop)
             w->drop(w->job);
         work_free(w);
+        atomic_fetch_sub(&abandoned, 1);
     } else {
         (void)!write(w->done_fd, &(uint64_t){ 1 }, 8); /* cannot fail: the counter is 0 */
     }
@@ -112,10 +120,13 @@ int offload_job(struct ctx *ctx, int (*fn)(void *job, struct err *err), void *jo
 
     pthread_t thread = w->thread; /* the thread may free abandoned work at any time */
 
-    if (loop_wait_fd(ctx, w->done_fd, POLLIN, why, err) < 0 &&
-        atomic_exchange(&w->state, WORK_ABANDONED) == WORK_RUNNING) {
-        pthread_detach(thread);
-        return -1;
+    if (loop_wait_fd(ctx, w->done_fd, POLLIN, why, err) < 0) {
+        atomic_fetch_add(&abandoned, 1); /* first: the thread may end, and subtract, at any time */
+        if (atomic_exchange(&w->state, WORK_ABANDONED) == WORK_RUNNING) {
+            pthread_detach(thread);
+            return -1;
+        }
+        atomic_fetch_sub(&abandoned, 1);
     }
     /* Done, perhaps at the very moment ctx ended: then the result counts. The thread may still be
      * between its exchange and its write, but has nothing else left to do. Waiting for its end also

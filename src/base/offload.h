@@ -18,3 +18,5 @@ struct err;
     offload_job(ctx, fn, job, sizeof(*(job)), n_strings, drop, why, err)
 int offload_job(struct ctx *ctx, int (*fn)(void *job, struct err *err), void *job, size_t size,
                 unsigned n_strings, void (*drop)(void *job), const char *why, struct err *err);
+/* Threads whose callers have stopped waiting, and that still run fn or drop. */
+unsigned offload_abandoned(void);

@@ -7,6 +7,9 @@
 #include "harness/tap.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -98,10 +101,15 @@ TEST_FIBER(a_job_that_never_returns_is_abandoned_with_its_own_strings_and_droppe
     ASSERT_HAS(err.msg, "dead nfs");
     memcpy(path, "other", sizeof(path));
     w = (struct work){ .fd = -1, .dropped = -1 };
+    ASSERT_EQ(offload_abandoned(), 1);
     ASSERT_EQ(write(block[1], "x", 1), 1);
     for (size_t n = 0; n < 6; n++)
         ASSERT_EQ(read(told[0], said + n, 1), 1);
     ASSERT_STR(said, "first.");
+    for (uint64_t until = clock_mono() + 10 * NS_PER_S; offload_abandoned() > 0;) {
+        ASSERT(clock_mono() < until);
+        sched_yield();
+    }
     close(block[0]), close(block[1]), close(told[0]), close(told[1]);
 }
 
@@ -158,4 +166,34 @@ TEST_VIRTUAL(in_virtual_time_it_runs_inline)
 
     ASSERT_OK(OFFLOAD(ctx, double_it, &w, 1, NULL, "double", &err), err);
     ASSERT_EQ(w.result, 2);
+}
+
+static _Thread_local sigjmp_buf after_crash;
+
+static void on_crash(int signo)
+{
+    siglongjmp(after_crash, signo);
+}
+
+static int crashes(void *job, struct err *err)
+{
+    int *signo = job;
+
+    *signo = sigsetjmp(after_crash, 1);
+    if (*signo == 0)
+        (void)raise(SIGBUS);
+    return 0;
+}
+
+/* Of a thread, too: `lcow explain` shows it, and an upgrade that crashes goes back. */
+TEST_FIBER(a_crash_of_a_thread_has_its_handler)
+{
+    struct sigaction action = { .sa_handler = on_crash }, old;
+    struct err err = ERR_INIT;
+    int signo = 0;
+
+    ASSERT_EQ(sigaction(SIGBUS, &action, &old), 0);
+    ASSERT_OK(OFFLOAD(ctx, crashes, &signo, 0, NULL, "crash", &err), err);
+    ASSERT_EQ(signo, SIGBUS);
+    sigaction(SIGBUS, &old, NULL);
 }

@@ -145,7 +145,7 @@ int saved_finish(struct saved *s, const void **ret, size_t *ret_len, struct err 
 int saved_keep_fds(struct saved *s, bool keep, struct err *err)
 {
     for (size_t i = 0; i < s->n_fds; i++)
-        if (fcntl(s->fds[i], F_SETFD, keep ? 0 : FD_CLOEXEC) < 0)
+        if (fcntl(s->fds[i], F_SETFD, keep ? 0 : FD_CLOEXEC) < 0 && (keep || errno != EBADF))
             return err_sys(err, errno, "keep descriptor %d", s->fds[i]);
     return 0;
 }

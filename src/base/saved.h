@@ -42,7 +42,8 @@ struct saved;
 struct saved *saved_writer(void);
 /* Ends the document. Borrows until free. -1: something could not be saved. */
 int saved_finish(struct saved *s, const void **ret, size_t *ret_len, struct err *err);
-/* Clears (or sets) the close-on-exec flag of every descriptor that the document names. */
+/* Clears (or sets) the close-on-exec flag of every descriptor that the document names. Setting
+ * skips those that were closed since. */
 int saved_keep_fds(struct saved *s, bool keep, struct err *err);
 /* Borrows data until free. ERR_INVALID: cut, damaged, of another version. */
 int saved_reader(const void *data, size_t len, struct saved **ret, struct err *err);

@@ -238,3 +238,20 @@ TEST(descriptors_survive_an_exec_only_while_they_are_kept)
     ASSERT_EQ(fcntl(fd, F_GETFD), FD_CLOEXEC);
     close(fd);
 }
+
+TEST(a_descriptor_that_was_closed_does_not_leave_the_others_open_for_children)
+{
+    AUTO(saved_free) struct saved *s = saved_writer();
+    int first = open("/dev/null", O_RDWR | O_CLOEXEC),
+        second = open("/dev/null", O_RDWR | O_CLOEXEC);
+    struct err err = ERR_INIT;
+
+    saved_fd(s, 1, "first", &first);
+    saved_fd(s, 2, "second", &second);
+    ASSERT_OK(saved_keep_fds(s, true, &err), err);
+    close(first);
+    ASSERT_OK(saved_keep_fds(s, false, &err), err);
+    ASSERT_EQ(fcntl(second, F_GETFD), FD_CLOEXEC);
+    ASSERT_EQ(saved_keep_fds(s, true, &err), -1);
+    close(second);
+}

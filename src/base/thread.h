@@ -1,5 +1,5 @@
-/* thread.h - starts a thread beside the loop's. All signals are blocked in it: they belong to the
- * loop's thread. */
+/* thread.h - starts a thread beside the loop's. All signals are blocked in it, since they belong to
+ * the loop's thread, but for those of a crash of its own. */
 #pragma once
 #include <pthread.h>
 

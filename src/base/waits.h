@@ -10,6 +10,7 @@
 #define FIBER_RPC_CALL "rpc "
 #define FIBER_RPC_CLIENT "rpc client"
 #define FIBER_PUBLISHER "publisher"
+#define FIBER_STATE "state"
 #define FIBER_TRACER "tracer"
 #define FIBER_WATCH "watch"
 #define FIBER_LAYERS "layer images"
@@ -42,6 +43,7 @@
 
 #define WAIT_SERVE "something to serve"
 #define WAIT_ACCEPT "accept"
+#define WAIT_FEWER_CONNECTIONS "fewer connections"
 #define WAIT_UPGRADE_END "the end of an upgrade"
 #define WAIT_REQUESTS "requests"
 #define WAIT_PROCESS_END "the process to end"

@@ -93,8 +93,10 @@ static void put_shim(struct table *t, const struct shim *s)
     put_age(t, doc_number(vm, "started_ns"));
     if (json_is_true(json_object_get(vm, "log_lost")))
         sbuf_adds(t->out, "  no guest log");
-    if (shim_is_behind(s))
+    if (s->version)
         sbuf_addf(t->out, "  shim %s", s->version);
+    if (shim_is_behind(s))
+        sbuf_adds(t->out, " (installed: " LCOW_VERSION ")");
     sbuf_addc(t->out, '\n');
     for (size_t i = 0; i < json_array_size(list); i++)
         put_container(t, s, json_array_get(list, i));
@@ -144,8 +146,8 @@ const struct args_cmd ps_command = {
     .text =
         "Queries each shim and each `lcow boot --keep`, not containerd. A shim that does not "
         "answer within 5 s is listed with the reason. \"no guest log\": the shim could not "
-        "receive the VM's log, and the VM runs without it. \"shim VERSION\": another version than "
-        "the installed one runs; lcow upgrade changes that.",
+        "receive the VM's log, and the VM runs without it. \"installed: VERSION\": its shim is of "
+        "another version; lcow upgrade changes that.",
     .exits = "1 if a shim did not answer",
     .opts = ARGS_OPTIONS(
         { "execs", 'e', ARGS_FLAG, NULL, OPT(execs), "also list the processes of execs" },

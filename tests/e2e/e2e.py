@@ -158,8 +158,7 @@ class Test(harness.Test):
             return
         if sandbox is None:
             sandbox = max((f for f in os.scandir(f"{self.run_root}/.journal")
-                           if not f.name.endswith("@1") and "@state" not in f.name),
-                          key=lambda f: f.stat().st_mtime).name
+                           if f.name.count("@") == 1), key=lambda f: f.stat().st_mtime).name
             sandbox = sandbox.replace("@", "/", 1)
 
         def look():

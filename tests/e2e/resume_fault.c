@@ -52,6 +52,18 @@ int epoll_pwait2(int epfd, struct epoll_event *events, int n, const struct times
     return real(epfd, events, n, limit, mask);
 }
 
+/* Before the program has looked at what it was given. */
+int epoll_create1(int flags)
+{
+    int (*real)(int) = (int (*)(int))dlsym(RTLD_NEXT, "epoll_create1");
+    const char *fault = getenv("RESUME_FAULT");
+
+    if (!fault || strcmp(fault, "noloop") != 0 || !resumes())
+        return real(flags);
+    errno = EMFILE;
+    return -1;
+}
+
 static void fail(const char *fault)
 {
     int *volatile nowhere = NULL;
@@ -65,6 +77,8 @@ static void fail(const char *fault)
 
         overflow(&end);
     }
+    if (strcmp(fault, "exit") == 0)
+        exit(0);
     if (strcmp(fault, "late") == 0) { /* just before the limit */
         usleep(9700 * 1000);
         abort();
@@ -82,7 +96,8 @@ int fstat64(int fd, struct stat64 *st)
     const char *fault = getenv("RESUME_FAULT"), *at = getenv("RESUME_FAULT_AT");
     static int calls;
 
-    if (!fault || strcmp(fault, "steps") == 0 || ++calls != (at ? atoi(at) : 8))
+    if (!fault || strcmp(fault, "steps") == 0 || strcmp(fault, "noloop") == 0 ||
+        ++calls != (at ? atoi(at) : 8))
         return real(fd, st);
     if (resumes()) {
         fail(fault);

@@ -64,6 +64,7 @@ def shim_dies(t):
 def shim_crashes(t):
     t.detach("c1", *FOREVER)
     shim, qemu = t.shim_pid(), t.qemu_pid()
+    t.until(lambda: os.path.exists(f"{t.run_root}/.journal/{t.tag}@c1@state"), "its state is kept", 20)
     os.kill(shim, signal.SIGSEGV)
     t.until(lambda: "c1" not in t.tasks(), "the task is gone", 20)
     t.gone(shim)

@@ -300,7 +300,7 @@ def killed(n, name, find):
 
 
 def upgrade(n):
-    """The package's next version is installed under a running pod."""
+    """The package's next version is installed under a running pod, whose shim then continues as it."""
     p = n.pod("p1")
     c = p.run("c1", *pod.FOREVER)
     started, (old,) = c.status().started_at, shims()
@@ -312,6 +312,11 @@ def upgrade(n):
     n.equal((c.state, c.status().started_at, p.state), (cri.RUNNING, started, cri.READY), "container")
     n.equal(c.exec("sh", "-c", "exit 7").code, 7, "exit code of an exec")
     n.equal(p.run("c2", "echo", "well").await_exit(0).reason, "Completed", "one more container")
+    note(sh("lcow upgrade --all"))
+    n.equal((shims(), os.readlink(f"/proc/{old}/exe")), ([old], f"/usr/bin/{SHIM}-v2"), "the upgraded shim")
+    n.equal((c.state, c.status().started_at, p.state), (cri.RUNNING, started, cri.READY), "container")
+    n.equal(c.exec("sh", "-c", "exit 8").code, 8, "exit code of an exec, after lcow upgrade")
+    n.equal(p.run("c3", "echo", "well").await_exit(0).reason, "Completed", "another container")
     new = n.pod("p2").run("c1", *pod.FOREVER)
     fresh, = set(shims()) - {old}
     check(not os.readlink(f"/proc/{fresh}/exe").endswith(" (deleted)"), "the next pod's shim is old")

@@ -16,6 +16,7 @@ static const struct {
     { "serve", WAIT_SERVE }, /* an action of the command line */
     { "resume", WAIT_SERVE },
     { FIBER_RPC_LISTENER, WAIT_ACCEPT },
+    { FIBER_RPC_LISTENER, WAIT_FEWER_CONNECTIONS },
     { FIBER_RPC_CONNECTION, WAIT_READ },
     { FIBER_RPC_CONNECTION, WAIT_UPGRADE_END },
     { FIBER_RPC_WATCHDOG, WAIT_REQUESTS },
@@ -24,6 +25,7 @@ static const struct {
     { FIBER_RPC_CLIENT, WAIT_READ },
     { FIBER_PUBLISHER, WAIT_EVENT },
     { FIBER_PUBLISHER, WAIT_SLEEP },
+    { FIBER_STATE, WAIT_SLEEP },  /* the upgrade keeps the state */
     { FIBER_TRACER, WAIT_SLEEP }, /* until a batch is sent, or sent again */
     { FIBER_TRACER, WAIT_SPANS },
     { FIBER_WATCH, WAIT_IDLE },

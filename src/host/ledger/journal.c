@@ -168,8 +168,10 @@ void journal_state(struct journal *j, const char *text)
     AUTO_FREE char *path = j ? str_format("%s" STATE, j->path) : NULL,
                    *new = j ? str_format("%s" STATE_NEW, j->path) : NULL;
     AUTO_FD int fd =
-        j ? open(new, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600) : -1;
+        j && text ? open(new, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600) : -1;
 
+    if (path && !text)
+        (void)unlink(path);
     if (fd < 0)
         return;
     if (fd_write_full(fd, text, strlen(text)) < 0 || rename(new, path) < 0)

@@ -23,7 +23,7 @@ int journal_open(const char *run_root, const char *ns, const char *id, struct jo
 /* Adds one line, which includes its newline. A line that cannot be written is lost. */
 void journal_add(struct journal *j, const char *line, size_t len);
 /* Keeps the shim's state beside the journal, for as long as that is kept. Replaces what was there;
- * if it cannot be written, that stays. j may be NULL. */
+ * if it cannot be written, that stays. NULL removes it. j may be NULL. */
 void journal_state(struct journal *j, const char *text);
 /* The descriptor, for code that cannot call journal_add (log_aside). Its number does not change
  * until the journal is closed. -1 for NULL. */

@@ -146,3 +146,16 @@ TEST(a_state_is_kept_as_long_as_the_journal)
     ASSERT(!state_of(path));
     journal_state(NULL, "{}");
 }
+
+TEST(a_state_of_an_earlier_sandbox_can_be_removed)
+{
+    TEMPDIR(p);
+    struct journal *j = open_one(p.dir, "a");
+    AUTO_FREE char *path = journal_path(p.dir, "k8s.io", "a");
+
+    journal_state(j, "{}");
+    journal_state(j, NULL);
+    ASSERT(!state_of(path));
+    journal_state(j, NULL);
+    journal_close(j, false);
+}

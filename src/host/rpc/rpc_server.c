@@ -171,8 +171,9 @@ static void listener_main(void *arg)
     int r = 0;
 
     while (r == 0)
-        r = s->n_conns < RPC_CONNS_MAX ? accept_one(&ctx, s, &err)
-                                       : waitq_wait(&ctx, &s->changed, "fewer connections", &err);
+        r = s->n_conns < RPC_CONNS_MAX
+                ? accept_one(&ctx, s, &err)
+                : waitq_wait(&ctx, &s->changed, WAIT_FEWER_CONNECTIONS, &err);
     if (!s->accepting.fired)
         log_error(&ctx, "no longer accepting connections", F_ERR(&err));
     fd_close(TAKE_FD(s->listener));

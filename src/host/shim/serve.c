@@ -48,6 +48,7 @@
 #define LOOK_LIMIT (5 * NS_PER_S)
 #define STEPS_LIMIT (2 * NS_PER_S)
 #define STUCK_LIMIT (5 * NS_PER_S)
+#define STATE_DELAY (100 * NS_PER_MS)
 #define SLOW_LIMIT (30 * NS_PER_S) /* a request that takes longer is logged */
 
 /* True if the socket is still ours. If it was removed or replaced, the shim must not touch it. */
@@ -211,6 +212,27 @@ static void begin_watching(struct shim *s)
                  F_ERR(&err));
 }
 
+/* Once for all events that come at the same time: a VM that ends is the end of all its containers,
+ * and their exits must not wait for this. An upgrade need not wait: it keeps the state, too. */
+static void state_main(void *arg)
+{
+    struct shim *s = arg;
+    struct ctx ctx = ctx_background(s->loop, LK_SANDBOX_ID, s->args->id);
+    struct err ignored = ERR_INIT;
+
+    (void)fiber_sleep(&ctx, STATE_DELAY, &ignored);
+    s->keeps_state = false;
+    if (!s->leaving)
+        shim_keep_state(s);
+}
+
+static void keep_state_soon(struct shim *s)
+{
+    if (!s->keeps_state && !s->leaving)
+        fiber_go(s->loop, state_main, s, FIBER_STATE);
+    s->keeps_state = true;
+}
+
 void shim_keep_state(struct shim *s)
 {
     AUTO_FREE char *text = registry_inspect(s->registry);
@@ -269,8 +291,6 @@ static bool on_event(void *arg, const struct event *e)
     journal_event(e);
     if (forsaken_is(s->registry, e->container_id))
         return false; /* containerd has the exit from `delete`, and the bundle is gone */
-    if (!e->exec_id[0] && !s->leaving)
-        shim_keep_state(s);
     if (e->kind == EVENT_START)
         loop_trim(s->loop); /* frees memory that a create needed: the shim is idle from now on */
     if (init_exit) {
@@ -281,6 +301,8 @@ static bool on_event(void *arg, const struct event *e)
         n.exited_wall_ns = e->exited_wall_ns;
         write_file(e->bundle, e->container_id, &n);
     }
+    if (init_exit || (e->kind == EVENT_START && !e->exec_id[0]))
+        keep_state_soon(s);
     return !s->leaving || !(init_exit || e->kind == EVENT_DELETE);
 }
 
@@ -575,6 +597,7 @@ static int start_anew(struct ctx *ctx, struct shim *s, struct err *err)
         return -1;
     }
     begin_journal(s);
+    journal_state(s->journal, NULL); /* of an earlier sandbox with this id */
     begin_watching(s);
     begin(s, stats_v2);
     rpc_server_listen(s->server, listener);
@@ -638,11 +661,10 @@ static int start_again(struct shim *s, struct err *err)
 
     if (shim_args_check(s->args, err) < 0 || upgrade_handover(s->args, &h, err) < 0)
         return -1;
-    upgrade_guard(s->args, &h);
     loop_hold_io(s->loop, true);
     if (read_state(h.state_fd, &state, err) < 0 ||
         saved_reader(state.data, state.len, &sv, err) < 0 || build_again(s, sv, err) < 0) {
-        upgrade_go_back(s->args, &h, err);
+        upgrade_go_back(err->msg);
         return -1;
     }
     upgrade_outcome(s, &h);

@@ -17,8 +17,8 @@ struct upgrade {
     bool under_way;
     uint64_t token; /* of its request; 0: there was none */
     char from[SERVICE_VERSION_SIZE];
-    uint64_t begun_ns, pause_ns;
-    struct err failed; /* the new program could not continue; ERR_NONE: it did */
+    uint64_t begun_ns, pause_ns; /* from the last request that was begun to the first one after */
+    struct err failed;           /* the new program could not continue; ERR_NONE: it did */
 };
 
 struct shim {
@@ -44,7 +44,8 @@ struct shim {
     struct cgroup *home;     /* registry_opts.home */
     struct stall *stall;     /* NULL: there is none */
     struct upgrade upgrade;
-    bool erred; /* an error occurred: the journal is kept for `lcow explain` */
+    bool keeps_state; /* a fiber will write the state beside the journal */
+    bool erred;       /* an error occurred: the journal is kept for `lcow explain` */
 };
 
 /* serve.c: for `lcow report`, if this process should end without a farewell. */
@@ -67,12 +68,7 @@ struct upgrade_handover {
 };
 /* From the words behind the action. ERR_INVALID: they are not what upgrade_run passes. */
 int upgrade_handover(const struct shim_args *a, struct upgrade_handover *ret, struct err *err);
-/* From now on a crash, or a resume that takes more than 10 s, leads to the previous program. */
-void upgrade_guard(const struct shim_args *a, const struct upgrade_handover *h);
-/* The previous program is executed, with this error. Returns if there is none. */
-void upgrade_go_back(const struct shim_args *a, const struct upgrade_handover *h,
-                     const struct err *why);
-/* All is built: from now on Upgrade can be answered. */
+/* All is built: Upgrade begins again, and is answered when this program has settled. */
 void upgrade_outcome(struct shim *s, const struct upgrade_handover *h);
 /* This program continues the shim: nothing leads back. */
 void upgrade_settle(struct shim *s, struct saved *sv, struct upgrade_handover *h);

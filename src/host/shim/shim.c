@@ -229,6 +229,7 @@ static void run_action(void *arg)
 
 static int fail(const struct err *err)
 {
+    upgrade_go_back(err->msg);
     (void)dprintf(STDERR_FILENO, "%s: %s\n", SHIM_NAME, err->msg);
     return 1;
 }
@@ -238,6 +239,7 @@ int shim_main(const struct shim_backend *backend, char **argv)
     struct err err = ERR_INIT;
     struct shim_args args;
 
+    upgrade_guard(argv);
     if (shim_args_parse(argv, &args, &err) < 0)
         return fail(&err);
     if (args.version) {

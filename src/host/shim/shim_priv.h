@@ -67,6 +67,12 @@ int template_run(struct ctx *ctx, const struct shim_args *a, const struct shim_b
 void template_spawn(struct loop *loop, const struct shim_args *a, uint32_t memory_mib,
                     struct cgroup *home);
 
+/* upgrade.c: the first call of every program. For `resume`, a crash, an exit, or a resume that
+ * takes more than 10 s from now on leads to the previous program. Borrows argv. */
+void upgrade_guard(char **argv);
+/* Executes the previous program, which logs why. Returns if nothing leads back. */
+void upgrade_go_back(const char *why);
+
 /* All of stdin, at most BOOTSTRAP_MAX_BYTES; empty if it is closed or /dev/null. Waits. */
 int shim_read_stdin(struct ctx *ctx, struct sbuf *ret, struct err *err);
 /* Reads the configuration from the file and the options on stdin. c is initialised. Waits. */

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import resource
 import secrets
 import signal
 import socket
@@ -26,7 +27,7 @@ import zlib
 
 PROGRAM = os.path.realpath(sys.argv[1])
 TASK = "containerd.task.v2.Task"
-INVALID, NOT_FOUND, EXHAUSTED = 3, 5, 8
+INVALID, DEADLINE, NOT_FOUND, EXHAUSTED = 3, 4, 5, 8
 LIMIT = 60  # seconds for anything on a busy machine
 
 
@@ -71,8 +72,11 @@ def decode(data):
     return out
 
 
-def request(stream, method, payload, service=TASK):
+def request(stream, method, payload, service=TASK, timeout=0):
+    """timeout: in seconds, 0: none."""
     body = message(1, service) + message(2, method) + message(3, payload)
+    if timeout:
+        body += varint(4 << 3) + varint(int(timeout * 1e9))
     return struct.pack(">IIBB", len(body), stream, 1, 0) + body
 
 
@@ -875,6 +879,12 @@ class Refusal(str):
 CRASHED, NOT_OPEN = "it crashed", "is not open"
 
 
+def began_upgrade(c, program):
+    c.id += 2
+    c.s.sendall(request(c.id, "Upgrade", message(1, program) + varint(3 << 3) +
+                        varint(secrets.randbits(63) | 1), "lcow.v1.Shim"))
+
+
 def upgrade(c, program, token=None, dry_run=False):
     """None, or why not."""
     token = secrets.randbits(63) | 1 if token is None else token
@@ -971,6 +981,81 @@ def a_request_that_is_half_sent_is_awaited(w):
         answer = c.answer(1)
         assert 5 not in answer, answer
         assert w.pid(address) == pid and executable(pid) != PROGRAM
+        assert answer[3] > 0.9e9, ("the pause begins when no further request is begun", answer)
+
+
+def a_thread_that_nobody_waits_for_is_awaited(w):
+    """exec would wait for it without limit if it were stuck, and what it writes would be lost."""
+    address = w.start("c1")
+    pid, bundle = w.pid(address), w.bundle("c2")
+    os.unlink(os.path.join(bundle, "config.json"))
+    os.mkfifo(os.path.join(bundle, "config.json"))  # it blocks in open()
+    with w.connect(address) as c, w.connect(address) as other:
+        other.s.sendall(request(1, "Create", message(1, "c2") + message(2, bundle), timeout=1))
+        assert other.answer(1) == DEADLINE
+        began_upgrade(c, copied(w, "one"))
+        time.sleep(1.5)
+        assert executable(pid) == PROGRAM, "it did not wait"
+        with open(os.path.join(bundle, "config.json"), "w"):
+            pass
+        answer = c.answer(c.id)
+        assert 5 not in answer, answer
+        assert w.pid(address) == pid and executable(pid) != PROGRAM
+
+
+def as_many_connections_as_it_accepts_do_not_prevent_it(w):
+    address = w.start("c1")
+    pid, count = w.pid(address), 1024
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard != resource.RLIM_INFINITY and hard < count + 200:
+        return "too few descriptors"
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (count + 200, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count + 200, hard))
+    with w.connect(address) as c:
+        silent = []
+        while len(silent) < count:  # the last one waits to be accepted
+            try:
+                silent.append(w.connect(address))
+            except BlockingIOError:
+                time.sleep(0.01)  # until the shim has accepted some
+        until(lambda: len(os.listdir(f"/proc/{pid}/fd")) > count, "it has accepted them")
+        assert upgrade(c, copied(w, "one")) is None
+    silent.pop(0).close()
+    with silent.pop() as last:
+        assert last.call("Connect", message(1, "x"))[1] == pid
+    for s in silent:
+        s.close()
+
+
+def links_are_followed_once(w):
+    address = w.start("c1")
+    pid = w.pid(address)
+    other, link = copied(w, "other"), os.path.join(w.top, "link")
+    checked = copied(w, "checked", f'ln -sfn {other} {link}; '
+                     f'case "$*" in *resume*) touch {w.top}/ran;; esac; exec {PROGRAM} "$@"')
+    os.symlink(checked, link)
+    with w.connect(address) as c:
+        assert upgrade(c, link) is None
+    assert os.path.exists(f"{w.top}/ran") and executable(pid) == PROGRAM, "another one was executed"
+
+
+def what_a_program_started_that_did_not_answer_is_ended(w):
+    address = w.start("c1")
+    path = os.path.join(w.top, "pid")
+    with w.connect(address) as c:
+        assert upgrade(c, copied(w, "yes", f"sleep 1000 & echo $! >{path}; exec yes"))
+    with open(path) as f:
+        child = int(f.read())
+    until(lambda: ended(child), "it is ended")
+
+
+def a_state_of_an_earlier_sandbox_is_removed(w):
+    folder = os.path.join(w.run_root, ".journal")
+    os.makedirs(folder)
+    with open(f"{folder}/ns@c1@state", "w") as f:
+        f.write("{}")
+    w.start("c1")
+    assert os.listdir(folder) == ["ns@c1"], os.listdir(folder)
 
 
 def programs_that_other_users_could_have_changed_are_refused(w):
@@ -1010,7 +1095,8 @@ def a_program_that_fails_in_the_middle_leaves_the_previous_one_running(w):
     pid = w.pid(address)
     with w.connect(address) as c:
         for fault, why in (("refuse", NOT_OPEN), ("crash", CRASHED), ("abort", CRASHED),
-                           ("overflow", CRASHED), ("late", CRASHED), ("hang", "10 s")):
+                           ("overflow", CRASHED), ("late", CRASHED), ("hang", "10 s"),
+                           ("exit", "exited"), ("noloop", "event loop")):
             files = settle_files(pid, PROGRAM)
             answer = upgrade(c, faulty(w, fault))
             assert answer and answer.reason == "UPGRADE_FAILED", (fault, answer)
@@ -1035,7 +1121,7 @@ def a_program_that_fails_in_the_middle_leaves_the_previous_one_running(w):
         assert upgrade(c, clean) is None
 
 
-def resumed(document, ns="ns", sandbox="c1"):
+def resumed(document, ns="ns", sandbox="c1", more=()):
     """What a program does that is given this document: it executes the previous one, here echo."""
     state = os.memfd_create("state", 0)
     os.write(state, document)
@@ -1044,7 +1130,7 @@ def resumed(document, ns="ns", sandbox="c1"):
     os.set_inheritable(state, True)
     try:
         r = subprocess.run([PROGRAM, "-namespace", ns, "-id", sandbox, "-address", "a", "-socket",
-                            "unix:///s", "resume", str(state), str(echo), ""],
+                            "unix:///s", *more, "resume", str(state), str(echo), ""],
                            stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT,
                            close_fds=False)
     finally:
@@ -1089,6 +1175,8 @@ def a_document_that_cannot_be_read_goes_back_as_it_is(w):
     assert "ns/c1" in resumed(good, sandbox="c2")
     assert "ns/c1" in resumed(good, ns="other")
     assert NOT_OPEN in resumed(good), "its descriptors are not there"
+    assert "-future" in resumed(good, more=["-future"]), "a command line that it cannot read"
+    assert resumed(good, ns="a/b")
     for at in range(0, len(body), max(1, len(body) // 60)):
         wrong = bytearray(body)
         wrong[at] ^= 1 << at % 8

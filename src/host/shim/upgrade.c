@@ -12,6 +12,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/loop.h"
+#include "base/offload.h"
 #include "base/saved.h"
 #include "base/stream.h"
 #include "host/control/settled.h"
@@ -28,11 +29,13 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#define SETTLE_LIMIT (30 * NS_PER_S) /* for requests and changes to end */
+#define SETTLE_LIMIT (30 * NS_PER_S)  /* for requests and changes to end */
+#define THREADS_LOOK (50 * NS_PER_MS) /* a thread that ends wakes no fiber */
 #define INFO_LIMIT (10 * NS_PER_S)
 #define INFO_MAX_BYTES (256u << 10)
 #define RESUME_SECONDS 10
 #define NUMBER_SIZE 16
+#define BACK_WORDS_MAX 32
 
 extern char **environ;
 
@@ -69,10 +72,10 @@ static bool is_ours_alone(const struct stat *st)
 
 static bool are_dirs_safe(const char *program)
 {
-    AUTO_FREE char *path = realpath(program, NULL);
+    AUTO_FREE char *path = str_dup(program);
     struct stat st;
 
-    for (char *end = path; end && (end = strrchr(path, '/'));) {
+    for (char *end = path; (end = strrchr(path, '/'));) {
         end[end == path] = '\0'; /* "/" stays */
         if (stat(path, &st) < 0 || !is_ours_alone(&st))
             return false;
@@ -82,10 +85,22 @@ static bool are_dirs_safe(const char *program)
     return false;
 }
 
+/* Follows symbolic links, once: what is checked is what is executed, even if another user changes a
+ * link meanwhile. Caller frees *ret. */
+static int find_program(const char *wanted, char **ret, struct err *err)
+{
+    AUTO_FREE char *path = wanted[0] ? str_dup(wanted) : own_path();
+
+    if (!path)
+        return err_sys(err, errno, "find the running program");
+    if (path[0] != '/')
+        return refuse(err, path, "the path is not absolute");
+    *ret = realpath(path, NULL);
+    return *ret ? 0 : refuse(err, path, strerror(errno));
+}
+
 static int check_file(const char *program, struct stat *ret, struct err *err)
 {
-    if (program[0] != '/')
-        return refuse(err, program, "the path is not absolute");
     if (stat(program, ret) < 0)
         return refuse(err, program, strerror(errno));
     if (!S_ISREG(ret->st_mode))
@@ -111,13 +126,33 @@ static int check_same(const char *program, const struct stat *st, struct err *er
                        program);
 }
 
+/* Until it ends and nobody has its stdout any more. */
+static int read_info(struct ctx *ctx, struct child *child, struct stream *from, struct sbuf *ret,
+                     struct err *err)
+{
+    int status = 0;
+
+    for (size_t n = 1; n > 0;) {
+        char *to = sbuf_room(ret, 4096);
+
+        if (stream_read(ctx, from, to, 4096, &n, err) < 0)
+            return -1;
+        ret->len += n;
+        if (ret->len > INFO_MAX_BYTES)
+            return err_set(err, ERR_INVALID, "-info does not stop printing");
+    }
+    if (child_wait(ctx, child, &status, err) < 0)
+        return -1;
+    return status == 0 ? 0 : err_set(err, ERR_INVALID, "-info exited with an error");
+}
+
 /* What it prints for -info. */
 static int ask_info(struct ctx *ctx, const char *program, struct sbuf *ret, struct err *err)
 {
     struct ctx limited = ctx_with_timeout(ctx, INFO_LIMIT);
     const char *const argv[] = { SHIM_NAME, "-info", NULL };
     AUTO(child_free) struct child *child = NULL;
-    int fds[2], status = 0;
+    int fds[2];
 
     if (pipe2(fds, O_CLOEXEC) < 0)
         return err_sys(err, errno, "pipe");
@@ -134,17 +169,9 @@ static int ask_info(struct ctx *ctx, const char *program, struct sbuf *ret, stru
                         &child, err);
 
     fd_close(fds[1]);
-    for (size_t n = 1; r == 0 && n > 0;) {
-        char *to = sbuf_room(ret, 4096);
-
-        r = stream_read(&limited, from, to, 4096, &n, err);
-        ret->len += r == 0 ? n : 0;
-        if (ret->len > INFO_MAX_BYTES)
-            return err_set(err, ERR_INVALID, "-info does not stop printing");
-    }
-    if (r < 0 || child_wait(&limited, child, &status, err) < 0)
-        return -1;
-    return status == 0 ? 0 : err_set(err, ERR_INVALID, "-info exited with an error");
+    if (r == 0 && (r = read_info(&limited, child, from, ret, err)) < 0)
+        (void)kill(-child_pid(child), SIGKILL); /* its session: what a script has started, too */
+    return r;
 }
 
 static const char *annotation(const RuntimeInfo *m, const char *key)
@@ -198,14 +225,28 @@ static int check_settled(const struct shim *s, struct err *busy)
                                            : 0;
 }
 
+/* exec would wait without limit for a thread that is stuck in the kernel, and would lose what
+ * another has still to write. */
+static int check_threads(struct err *busy)
+{
+    if (offload_abandoned() == 0 && fd_closing() == 0)
+        return 0;
+    return err_set(busy, ERR_STATE, "a file system does not answer");
+}
+
 /* Until every other fiber is at a wait at which it can be saved. From then on nothing may wait. */
 static int settle(struct ctx *ctx, struct shim *s, struct err *err)
 {
     struct ctx limited = ctx_with_timeout(ctx, SETTLE_LIMIT);
     struct err busy = ERR_INIT;
 
-    while (check_settled(s, &busy) < 0) {
-        if (loop_wait_idle(&limited, "the shim to settle", err) == 0)
+    for (;;) {
+        bool settled = check_settled(s, &busy) == 0;
+
+        if (settled && check_threads(&busy) == 0)
+            break;
+        if ((settled ? fiber_sleep(&limited, THREADS_LOOK, err)
+                     : loop_wait_idle(&limited, "the shim to settle", err)) == 0)
             continue;
         if (err->code != ERR_DEADLINE)
             return -1;
@@ -213,11 +254,6 @@ static int settle(struct ctx *ctx, struct shim *s, struct err *err)
                            "upgrade: the shim was busy for 30 s (%s); repeat the upgrade later",
                            busy.msg);
     }
-    /* exec would wait for the thread, without limit. */
-    if (fd_closing() > 0)
-        return err_because(err, REASON_UPGRADE_REFUSED, ERR_UNAVAILABLE,
-                           "upgrade: a file is being closed, and its file system does not answer; "
-                           "repeat the upgrade when it does");
     if (s->stop.set)
         return err_because(err, REASON_SHIM_LEAVING, ERR_UNAVAILABLE,
                            "upgrade: the shim is exiting");
@@ -311,7 +347,6 @@ static int save_and_switch(struct ctx *ctx, struct shim *s, const struct service
     if (settle(ctx, s, err) < 0 || check_same(program, checked, err) < 0)
         return -1;
     s->upgrade.token = u->token;
-    s->upgrade.begun_ns = loop_now(s->loop);
     snprintf(s->upgrade.from, sizeof(s->upgrade.from), "%s", LCOW_VERSION);
     shim_saved_head(sv, s);
     shim_saved_body(sv, s);
@@ -325,8 +360,11 @@ static int save_and_switch(struct ctx *ctx, struct shim *s, const struct service
 }
 
 /* An upgrade that is over: this is the program that went on. */
-static int answer(const struct upgrade *last, const struct service_upgrade *u, struct err *err)
+static int answer(struct ctx *ctx, const struct upgrade *last, const struct service_upgrade *u,
+                  struct err *err)
 {
+    if (loop_io(ctx, "the end of an upgrade", err) < 0) /* then the pause is known */
+        return -1;
     if (last->failed.code != ERR_NONE) {
         *err = last->failed;
         return -1;
@@ -339,23 +377,24 @@ static int answer(const struct upgrade *last, const struct service_upgrade *u, s
 
 int upgrade_run(struct ctx *ctx, struct shim *s, const struct service_upgrade *u, struct err *err)
 {
-    AUTO_FREE char *program = u->program[0] ? str_dup(u->program) : own_path();
+    AUTO_FREE char *program = NULL;
     struct stat checked;
     int r;
 
     if (!u->token) /* the new program would take it for another upgrade, again and again */
         return err_because(err, REASON_UPGRADE_REFUSED, ERR_INVALID, "upgrade: no token");
     if (u->token == s->upgrade.token && !s->upgrade.under_way)
-        return answer(&s->upgrade, u, err);
+        return answer(ctx, &s->upgrade, u, err);
     if (s->upgrade.under_way)
         return err_because(err, REASON_UPGRADE_REFUSED, ERR_UNAVAILABLE,
                            "upgrade: another upgrade is under way");
-    if (!program)
-        return err_sys(err, errno, "find the running program");
+    if (find_program(u->program, &program, err) < 0)
+        return -1;
     snprintf(u->ret_from, SERVICE_VERSION_SIZE, "%s", LCOW_VERSION);
     s->upgrade.under_way = true;
     r = check_program(ctx, program, &checked, u->ret_to, err);
     if (r == 0) {
+        s->upgrade.begun_ns = loop_now(s->loop);
         rpc_server_hold(s->server, true);
         r = save_and_switch(ctx, s, u, program, &checked, err);
         rpc_server_hold(s->server, false);
@@ -381,21 +420,31 @@ int upgrade_handover(const struct shim_args *a, struct upgrade_handover *ret, st
 }
 
 /* The way back, ready for a signal handler. */
-static struct resume_argv back;
-static int back_fd = -1;
+static struct {
+    int fd; /* the previous program; -1: nothing leads back */
+    const char *argv[BACK_WORDS_MAX];
+    size_t why; /* where the reason is in argv */
+} back = { .fd = -1 };
 
-static void go_back(void)
+void upgrade_go_back(const char *why)
 {
-    (void)execveat(back_fd, "", (char **)back.v, environ, AT_EMPTY_PATH);
+    (void)alarm(0); /* it would outlive the exec */
+    if (back.fd < 0)
+        return;
+    back.argv[back.why] = why;
+    (void)execveat(back.fd, "", (char **)back.argv, environ, AT_EMPTY_PATH);
 }
 
 static void on_crash(int signo)
 {
-    (void)alarm(0); /* it would outlive the exec */
-    *back.why = signo == SIGALRM ? "it took more than 10 s" : "it crashed";
-    go_back();
+    upgrade_go_back(signo == SIGALRM ? "it took more than 10 s" : "it crashed");
     (void)signal(signo, SIG_DFL);
     (void)raise(signo);
+}
+
+static void on_exit_early(void)
+{
+    upgrade_go_back("it exited");
 }
 
 static const int guarded[] = { SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGALRM };
@@ -411,39 +460,48 @@ static void guard_stack(void)
         (void)sigaltstack(&stack, NULL);
 }
 
-void upgrade_guard(const struct shim_args *a, const struct upgrade_handover *h)
+/* Before the command line is parsed: what the previous program passed is what leads back to it, as
+ * "resume STATE -1 WHY". */
+static bool find_way_back(char **argv)
+{
+    uint64_t state, previous;
+    size_t n = 0;
+
+    while (argv[n])
+        n++;
+    if (n < 5 || n >= BACK_WORDS_MAX || !str_eq(argv[n - 4], "resume") ||
+        str_to_u64(argv[n - 3], INT32_MAX, &state) < 0)
+        return false;
+    (void)prctl(PR_SET_NAME, SHIM_NAME); /* it was executed by a descriptor */
+    (void)alarm(0);                      /* of the program in between */
+    if (str_to_u64(argv[n - 2], INT32_MAX, &previous) < 0)
+        return false;
+    memcpy(back.argv, argv, n * sizeof(*argv));
+    back.argv[n - 2] = "-1";
+    back.why = n - 1;
+    back.fd = (int)previous;
+    return true;
+}
+
+void upgrade_guard(char **argv)
 {
     /* An exec keeps the signal mask: the handler's signal must not stay blocked. */
     struct sigaction act = { .sa_handler = on_crash, .sa_flags = SA_NODEFER | SA_ONSTACK };
 
-    (void)prctl(PR_SET_NAME, SHIM_NAME); /* it was executed by a descriptor */
-    (void)alarm(0);                      /* of the program in between */
-    if (h->previous_fd < 0)
+    if (!find_way_back(argv))
         return;
-    resume_argv(&back, a, h->state_fd, -1, "");
-    back_fd = h->previous_fd;
-    (void)fcntl(back_fd, F_SETFD, FD_CLOEXEC); /* the previous program does not need it */
+    (void)fcntl(back.fd, F_SETFD, FD_CLOEXEC); /* the previous program does not need it */
     guard_stack();
     for (size_t i = 0; i < ARRAY_LEN(guarded); i++)
         (void)sigaction(guarded[i], &act, NULL);
+    (void)atexit(on_exit_early);
     (void)alarm(RESUME_SECONDS);
-}
-
-void upgrade_go_back(const struct shim_args *a, const struct upgrade_handover *h,
-                     const struct err *why)
-{
-    (void)alarm(0);
-    if (h->previous_fd < 0)
-        return;
-    resume_argv(&back, a, h->state_fd, -1, why->msg);
-    go_back();
 }
 
 void upgrade_outcome(struct shim *s, const struct upgrade_handover *h)
 {
     struct upgrade *u = &s->upgrade;
 
-    u->pause_ns = loop_now(s->loop) - u->begun_ns;
     if (h->why[0])
         (void)err_because(&u->failed, REASON_UPGRADE_FAILED, ERR_UNAVAILABLE,
                           "upgrade: the new program could not resume the shim: %s; the previous "
@@ -453,16 +511,18 @@ void upgrade_outcome(struct shim *s, const struct upgrade_handover *h)
 
 void upgrade_settle(struct shim *s, struct saved *sv, struct upgrade_handover *h)
 {
-    const struct upgrade *u = &s->upgrade;
+    struct upgrade *u = &s->upgrade;
     struct err err = ERR_INIT;
 
     (void)alarm(0);
+    back.fd = -1;
     for (size_t i = 0; i < ARRAY_LEN(guarded); i++)
         (void)signal(guarded[i], SIG_DFL);
     if (saved_keep_fds(sv, false, &err) < 0)
         log_error(NULL, "descriptors may leak into child processes", F_ERR(&err));
     fd_close(TAKE_FD(h->state_fd));
     fd_close(TAKE_FD(h->previous_fd));
+    u->pause_ns = loop_now(s->loop) - u->begun_ns;
     if (u->failed.code != ERR_NONE)
         log_error(NULL, "upgrade failed; the previous program continues", F_ERR(&u->failed));
     else

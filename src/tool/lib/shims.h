@@ -100,7 +100,7 @@ int shim_call(struct ctx *ctx, struct rpc_client *client, uint64_t limit_ns,
               const struct ProtobufCServiceDescriptor *service, const char *method, const void *req,
               void **ret_resp, struct err *err);
 
-/* Another version than this tool's runs in it. */
+/* Another version than this tool's runs in it, or another revision of the package. */
 bool shim_is_behind(const struct shim *s);
 
 /* True if the shim did not answer; *err says so. The caller then makes no call without a limit. A

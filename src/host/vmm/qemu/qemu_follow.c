@@ -139,7 +139,8 @@ static void follow_main(void *arg)
     struct follower *f = arg;
     struct err err = ERR_INIT;
 
-    while (f->look_first || loop_changes_wait(&f->ctx, f->changes, WAIT_HOST_MOUNTS, &err) == 0) {
+    while (f->look_first ? loop_io(&f->ctx, WAIT_HOST_MOUNTS, &err) == 0
+                         : loop_changes_wait(&f->ctx, f->changes, WAIT_HOST_MOUNTS, &err) == 0) {
         f->look_first = false;
         if (update(&f->ctx, f, &err) < 0 && !f->cancel.fired && err.code != ERR_UNAVAILABLE)
             log_warn(&f->ctx,
@@ -247,7 +248,7 @@ static void mounts_saved(struct saved *s, struct follow *f)
     }
 }
 
-/* Not saved: the threads that are stuck, since they end with the program. */
+/* Not saved: the threads that are stuck, since a shim that has such is not. */
 static void follower_saved(struct saved *s, struct follower *f)
 {
     saved_str(s, 1, &f->name);

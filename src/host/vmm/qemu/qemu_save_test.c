@@ -258,6 +258,22 @@ TEST_FIBER(mounts_that_came_and_went_meanwhile_show)
     finish(&w);
 }
 
+TEST_FIBER(nothing_is_mounted_while_the_previous_program_may_have_to_go_on)
+{
+    struct world w;
+    struct err err = ERR_INIT;
+
+    begin(&w, NULL);
+    mount_on(&w, "two");
+    loop_hold_io(ctx->loop, true);
+    read_again(ctx, &w);
+    ASSERT_OK(fiber_sleep(ctx, 100 * NS_PER_MS, &err), err);
+    ASSERT(!sees(&w, "two/x"));
+    loop_hold_io(ctx->loop, false);
+    await(&w, "two/x", true);
+    finish(&w);
+}
+
 TEST_FIBER(mounts_of_before_are_hidden_when_they_go)
 {
     struct world w;
