@@ -59,9 +59,10 @@ struct guest_listed {
     uint64_t user_ms, kernel_ms, data_kib, private_kib, shared_kib;
 };
 
-/* layers: topmost first; none: only the bundle is made (has_holder). scratch NULL: read-only. scratch_quota: bytes; 0: none. uid_map, gid_map:
- * of a container with a user namespace (base/idmap.h), or NULL; map_layers: its layers are file
- * systems that do not have these ids yet. */
+/* layers: topmost first; none: only the bundle is made (has_holder). scratch NULL: read-only.
+ * scratch_quota: bytes; 0: none. uid_map, gid_map: of a container with a user namespace
+ * (base/idmap.h), or NULL; map_layers: its layers are file systems that do not have these ids yet.
+ */
 struct guest_layers {
     const char *container, *root_path, *scratch_path, *uid_map, *gid_map;
     bool map_layers;
