@@ -52,6 +52,6 @@ void holder_main(void)
     if (bare_call(__NR_seccomp, SECCOMP_SET_MODE_FILTER, 0, (long)&prog, 0) != 0)
         leave(1);
     while (bare_call(__NR_rt_sigtimedwait, (long)&ends, 0, 0, BARE_SIGSET_BYTES) < 0)
-        ; /* it was stopped, and goes on */
+        ; /* it was stopped and continued */
     leave(0);
 }
