@@ -352,7 +352,7 @@ def pod(t):
                          "grep -c sandbox /proc/mounts || true"), "0\n")
 
 
-NOTHING_OF_PODS = ("ls /run/gcs/pods /run/crun 2>/dev/null; ls -d /sys/fs/cgroup/pods/*/ 2>/dev/null; "
+NOTHING_OF_PODS = ("find /run/gcs/pods -mindepth 2; ls /run/crun 2>/dev/null; ls -d /sys/fs/cgroup/pods/*/ 2>/dev/null; "
                    "grep -c pods/pod /proc/mounts; ls /run/mounts/scsi/0_0_0/scratch/pod 2>/dev/null; "
                    "pidof pause || true")
 
@@ -398,7 +398,7 @@ def holder(t):
         w.pid, w.io = start(vm, w)
         code, out, err = vm.run("work", "sh", "-c", "hostname; cat /proc/sys/kernel/shmmni /proc/1/comm; "
                                 "ls -l /proc/1/root/ /proc/1/fd 2>&1 | grep -c denied; "
-                                "df /shared | tail -1; (sleep 0.1 &) ; sleep 1; ps | grep -c ' Z '")
+                                "df /shared | tail -1; (sleep 0.1 &) ; sleep 1; ps -o stat | grep -c Z")
         t.match(r"(?s)^pod0\n77\npause\n.*/dev/sd.*\n0\n$", out.decode())
         t.note(out.decode())
         t.equal(end(vm, w), 137)
