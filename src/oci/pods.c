@@ -4,6 +4,7 @@
 #include "oci/volume.h"
 #include <string.h>
 
+#define SHM "sandbox-tmp://shm"          /* of a pod, in its VM */
 #define SHM_DEFAULT (UINT64_C(64) << 20) /* containerd's */
 
 /* --- what is refused --- */
@@ -192,7 +193,7 @@ static int share_shm(struct spec *s, json_t *mount, struct err *err)
 
     if (shm_bytes(s, mount, &v.bytes, err) < 0)
         return -1;
-    v.at = str_dup("sandbox-tmp://shm");
+    v.at = str_dup(SHM);
     volume_add_dir(&v, "", 01777, 0, 0);
     json_object_set_new(mount, "type", json_string("bind"));
     json_object_set_new(mount, "options",
@@ -227,6 +228,96 @@ int pods_fit(struct spec *s, enum spec_kind kind, const char *pod_id, struct err
             return -1;
     }
     return 0;
+}
+
+/* --- a process that only holds the pod --- */
+
+static bool is_one_of(const char *text, const char *const *list)
+{
+    while (*list && !str_eq(*list, text))
+        list++;
+    return *list != NULL;
+}
+
+/* All four are new ones, so that their sysctls are the pod's. */
+static bool has_namespaces(const struct spec *s)
+{
+    static const char *const needed[] = { "pid", "ipc", "uts", "mount", NULL };
+    static const char *const known[] = { "pid", "ipc", "uts", "mount", "network", "cgroup", NULL };
+    const json_t *list = js_get(js_get(spec_json(s), "linux"), "namespaces"), *item;
+    const char *path = "";
+    size_t i;
+
+    for (const char *const *type = needed; *type; type++)
+        if (!spec_namespace(s, *type, &path) || path[0])
+            return false;
+    json_array_foreach(list, i, item)
+    {
+        if (!is_one_of(spec_text(item, "type"), known))
+            return false;
+    }
+    return true;
+}
+
+static bool in_namespace(const char *sysctl)
+{
+    static const char *const known[] = { "net.", "kernel.shm", "kernel.msg", "kernel.sem",
+                                         "fs.mqueue." };
+    bool found = false;
+
+    for (size_t i = 0; i < ARRAY_LEN(known); i++)
+        found = found || str_starts(sysctl, known[i]);
+    return found && !strchr(sysctl, '/');
+}
+
+static bool only_usual_mounts(const struct spec *s)
+{
+    static const char *const known[] = {
+        "/proc",         "/dev",       "/dev/pts",         "/dev/mqueue",
+        "/sys",          "/dev/shm",   "/sys/fs/cgroup",   "/run",
+        "/etc/hostname", "/etc/hosts", "/etc/resolv.conf", NULL
+    };
+    const json_t *mount;
+    size_t i;
+
+    json_array_foreach(js_get(spec_json(s), "mounts"), i, mount)
+    {
+        const char *to = spec_text(mount, "destination"), *source = spec_text(mount, "source");
+        bool of_host = source[0] == '/' && !str_starts(to, "/etc/");
+
+        if (!is_one_of(to, known) || of_host)
+            return false;
+    }
+    return true;
+}
+
+bool pods_can_hold(const struct spec *s)
+{
+    const json_t *root = spec_json(s), *process = js_get(root, "process"), *value;
+    const json_t *linux_part = js_get(root, "linux"), *args = js_get(process, "args");
+    const char *name;
+
+    if (json_array_size(args) != 1 ||
+        !str_eq(json_string_value(json_array_get(args, 0)), "/pause") || spec_terminal(s) ||
+        spec_text(js_get(process, "user"), "username")[0] ||
+        json_array_size(js_get(linux_part, "devices")) > 0 || js_get(root, "domainname") ||
+        !has_namespaces(s) || !only_usual_mounts(s))
+        return false;
+    json_object_foreach(js_get(linux_part, "sysctl"), name, value)
+    {
+        if (!json_is_string(value) || !in_namespace(name))
+            return false;
+    }
+    return true;
+}
+
+void pods_drop_files(struct spec *s)
+{
+    json_t *list = js_get(spec_json(s), "mounts");
+
+    for (size_t i = json_array_size(list); i > 0; i--)
+        if (!str_eq(spec_text(json_array_get(list, i - 1), "source"), SHM))
+            json_array_remove(list, i - 1);
 }
 
 uint32_t pods_namespace_pid(const struct spec *s, const char *type)

@@ -28,5 +28,12 @@ int pods_refuse(const char *type, struct err *err);
  * volume on /dev/shm stays. ERR_INVALID: an invalid size. */
 int pods_fit(struct spec *s, enum spec_kind kind, const char *pod_id, struct err *err);
 
+/* The process does nothing but hold the pod's namespaces, as that of every usual pause image, and
+ * lacks nothing without files: it is /pause, and the spec asks for no more than a CRI's sandbox
+ * gets. After pods_fit. */
+bool pods_can_hold(const struct spec *s);
+/* Then: removes its mounts, except for what they make of the pod (its /dev/shm). */
+void pods_drop_files(struct spec *s);
+
 /* N of a namespace whose path is /proc/N/ns/..., which is a process on the host; 0 if none. */
 uint32_t pods_namespace_pid(const struct spec *s, const char *type);

@@ -191,3 +191,69 @@ TEST(interfaces_and_cache_classes_of_the_host_are_refused_by_name)
         ASSERT_MSG(err.msg, cases[i].message);
     }
 }
+
+#define PAUSE "\"args\":[\"/pause\"],\"cwd\":\"/\""
+#define CRI_MOUNTS                                                                                 \
+    "{\"destination\":\"/proc\",\"type\":\"proc\",\"source\":\"proc\"},"                           \
+    "{\"destination\":\"/etc/resolv.conf\",\"type\":\"bind\",\"source\":\"/run/p1/resolv.conf\"}," \
+    "{\"destination\":\"/dev/shm\",\"type\":\"bind\",\"source\":\"/run/c/sandboxes/p1/shm\"}"
+
+static struct spec *pause_spec(const char *process, const char *mount, const char *linux_part,
+                               const char *namespaces)
+{
+    AUTO_FREE char *text =
+        str_format("{\"process\":{%s},\"root\":{},\"mounts\":[%s%s],\"linux\":{%s"
+                   "\"namespaces\":[%s]}}",
+                   process, mount, CRI_MOUNTS, linux_part, namespaces);
+    struct spec *s = NULL;
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(spec_parse(text, strlen(text), &s, &err), err);
+    ASSERT_OK(pods_fit(s, SPEC_SANDBOX, "p1", &err), err);
+    return s;
+}
+
+TEST(a_pause_program_with_what_a_cri_gives_it_needs_no_files)
+{
+    AUTO(spec_free)
+    struct spec *s = pause_spec(PAUSE, "",
+                                "\"sysctl\":{\"net.ipv4.ping_group_range\":\"0 9\","
+                                "\"kernel.shmmni\":\"5\",\"kernel.sem\":\"1 2 3 4\"},",
+                                NS_ALL);
+    const json_t *mounts = js_get(spec_json(s), "mounts");
+
+    ASSERT(pods_can_hold(s));
+    pods_drop_files(s);
+    ASSERT_EQ(json_array_size(mounts), 1);
+    ASSERT_STR(spec_text(json_array_get(mounts, 0), "source"), "sandbox-tmp://shm");
+}
+
+TEST(what_else_a_pods_first_container_asks_for_needs_a_root)
+{
+    static const struct {
+        const char *process, *mount, *linux_part, *namespaces;
+    } cases[] = {
+        { "\"args\":[\"/pause\",\"x\"],\"cwd\":\"/\"", "", "", NS_ALL },
+        { "\"args\":[\"/bin/pause\"],\"cwd\":\"/\"", "", "", NS_ALL },
+        { PAUSE ",\"terminal\":true", "", "", NS_ALL },
+        { PAUSE ",\"user\":{\"username\":\"nobody\"}", "", "", NS_ALL },
+        { PAUSE, "{\"destination\":\"/data\",\"type\":\"tmpfs\",\"source\":\"tmpfs\"},", "",
+          NS_ALL },
+        { PAUSE, "{\"destination\":\"/run\",\"type\":\"bind\",\"source\":\"/run\"},", "", NS_ALL },
+        { PAUSE, "", "\"devices\":[{\"path\":\"/dev/x\",\"type\":\"c\"}],", NS_ALL },
+        { PAUSE, "", "\"sysctl\":{\"vm.swappiness\":\"1\"},", NS_ALL },
+        { PAUSE, "", "\"sysctl\":{\"net/../vm\":\"1\"},", NS_ALL },
+        { PAUSE, "", "\"sysctl\":{\"net.x\":1},", NS_ALL },
+        { PAUSE, "", "", NS_ALL ",{\"type\":\"user\"}" },
+        { PAUSE, "", "", "{\"type\":\"mount\"},{\"type\":\"pid\"},{\"type\":\"ipc\"}" },
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        AUTO(spec_free)
+        struct spec *s =
+            pause_spec(cases[i].process, cases[i].mount, cases[i].linux_part, cases[i].namespaces);
+
+        if (pods_can_hold(s))
+            tap_fail(__FILE__, __LINE__, "case %zu", i);
+    }
+}

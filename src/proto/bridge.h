@@ -136,7 +136,7 @@ struct bridge_create {
     const char *bundle_path;
     json_t *spec; /* OciSpecification, an object; the decoder refuses its absence */
     const char *scratch_path;
-    bool privileged; /* lcow's own */
+    bool privileged, holder; /* lcow's own */
 };
 
 struct bridge_stdio_ports {
@@ -339,6 +339,7 @@ AUTO_VALUE(struct bridge_request, bridge_request_release);
 struct bridge_caps {
     const char *os; /* "Linux"; empty means Windows */
     bool namespace_add, signal_process, dump_stacks, delete_container_state;
+    bool holder; /* lcow's own: Create knows it, and CombinedLayers may be without layers */
 };
 
 /* lcow's own: a step of the guest for a traced request, in ns since the guest began with it. */

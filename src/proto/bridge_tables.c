@@ -65,7 +65,7 @@ SCHEMA_STATIC(container_config, REQ, SUB(OBJ, "SchemaVersion", create_schema, tr
               FA(STR, "OciBundlePath", create.bundle_path),
               FA(JSON, "OciSpecification", create.spec),
               FA(STR, "ScratchDirPath", create.scratch_path),
-              F(BOOL, "Privileged", create.privileged));
+              F(BOOL, "Privileged", create.privileged), F(BOOL, "Holder", create.holder));
 SCHEMA_STATIC(create_request, REQ, SUB(TEXT, "ContainerConfig", container_config, true));
 
 SCHEMA_STATIC(process_parameters, REQ, F(STR, "CommandLine", exec.command_line),
@@ -213,7 +213,8 @@ const struct bridge_resource_def bridge_resources[BRIDGE_RES_COUNT] = {
 SCHEMA_STATIC(guest_caps, RESP, R(BOOL, "NamespaceAddRequestSupported", CAPS.namespace_add),
               R(BOOL, "SignalProcessSupported", CAPS.signal_process),
               R(BOOL, "DumpStacksSupported", CAPS.dump_stacks),
-              R(BOOL, "DeleteContainerStateSupported", CAPS.delete_container_state));
+              R(BOOL, "DeleteContainerStateSupported", CAPS.delete_container_state),
+              R(BOOL, "HolderSupported", CAPS.holder));
 /* GuestDefinedCapabilities is always there: without the key hcsshim's connect fails. */
 SCHEMA_STATIC(caps, RESP, FIXED("SupportedSchemaVersions", "[{\"Major\":2,\"Minor\":1}]"),
               R(STR, "RuntimeOsType", CAPS.os),

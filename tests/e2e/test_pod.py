@@ -72,6 +72,35 @@ def shared_pids(t):
     t.equal(b.state, cri.RUNNING)
 
 
+@pod_test("a pod's own container has no files and no crun in the VM, and no rights", runc=False,
+          smoke=True)
+def no_pause_image(t):
+    pod = t.pod("p1")
+    c = pod.run("c1", *FOREVER)
+
+    def vm(script):
+        r = t.lcow("exec", "--vm", c.id, "--", "sh", "-c", script)
+        t.equal(r.code, 0, r)
+        return r.out
+
+    t.equal(len(vm("ls /run/crun").split()), 1, "of the other one")
+    t.equal(vm("grep -c ' overlay ' /proc/mounts"), "1\n")
+    pid = vm("grep -lx pause /proc/[0-9]*/comm").split("/")[2]
+    status = vm(f"cat /proc/{pid}/status")
+    for line in (r"CapBnd:\s0+$", r"CapEff:\s0+$", r"NoNewPrivs:\s1$",
+                 r"Seccomp:\s2$", r"NSpid:\s\d+\s1$"):
+        t.match(f"(?m)^{line}", status)
+    t.equal(vm(f"ls /proc/{pid}/root/"), "")
+    t.note(re.search(r"VmRSS.*", status).group())
+    if t.is_shim:
+        return
+    r = t.lcow("exec", pod.id, "--", "true")
+    t.check(r.code != 0, "an exec ran in it", r)
+    t.match("not found", r.err)
+    own = [s for s in json.loads(t.lcow("inspect", c.id).out)["containers"] if s["id"] == pod.id]
+    t.equal([(s["rootfs"], s["shares"], s["state"]) for s in own], [("read-only", [], "running")])
+
+
 @pod_test("a debug container joins the PID namespace of the container it is for")
 def target_pids(t):
     pod = t.pod("p1")

@@ -323,7 +323,7 @@ def pod(t):
                      "options": ["rbind"]}],
             linux={"namespaces": [*joined, {"type": "mount"}]}, user={"username": "app:extra"})
         combine(vm, w)
-        t.match("leaves", vm.create_refused("work", {**spec, "mounts": [
+        t.words("leaves", vm.create_refused("work", {**spec, "mounts": [
             {"destination": "/x", "source": "sandbox://../../x", "type": "bind"}]},
             w.bundle, w.scratch).text)
         vm.create("work", spec, w.bundle, w.scratch)
@@ -354,6 +354,65 @@ def pod(t):
         remove(vm, s)
         t.equal(vm.shell("ls /run/gcs/pods; ls -d /sys/fs/cgroup/pods/*/ 2>/dev/null; "
                          "grep -c sandbox /proc/mounts || true"), "0\n")
+
+
+NOTHING_OF_PODS = ("find /run/gcs/pods -mindepth 2; ls /run/crun 2>/dev/null; ls -d /sys/fs/cgroup/pods/*/ 2>/dev/null; "
+                   "grep -c pods/pod /proc/mounts; ls /run/mounts/scsi/0_0_0/scratch/pod 2>/dev/null; "
+                   "pidof pause || true")
+
+
+@test("guest: a pod that a process of the agent holds, without layers and without crun")
+def holder(t):
+    with share_and_scratch(t) as vm:
+        mount_all(vm)
+        s, w = Place("pod"), Place("work", "pod")
+
+        def bundle(action="Add"):
+            vm.modify("CombinedLayers", action, ContainerID=s.name, ContainerRootPath=s.root,
+                      ScratchPath=s.scratch)
+
+        def spec(kind="sandbox", **sysctl):
+            return make_spec(s.root, "/pause", hostname="pod0", linux={"sysctl": sysctl},
+                             user={"uid": 65535, "gid": 65535}, annotations={
+                                 CRI + "container-type": kind, CRI + "sandbox-id": "pod"})
+
+        empty = vm.shell(NOTHING_OF_PODS)
+        bundle()
+        for bad in (spec(**{"net.no.such": "1"}), spec(kind="container")):
+            vm.create_refused("pod", bad, s.bundle, s.scratch, Holder=True)
+        bundle("Remove")
+        t.equal(vm.shell(NOTHING_OF_PODS), empty, "a create that failed leaves nothing")
+        bundle()
+        vm.create("pod", spec(**{"kernel.shmmni": "77"}), s.bundle, s.scratch, Holder=True)
+        s.pid, s.io = start(vm, s)
+        t.match("executable file not found", vm.exec_refused("pod", "sh").text)
+        vm.modify("ContainerConstraints", "Update", "pod", Linux={"pids": {"limit": 50}})
+        vm.modify("ContainerFreezer", "Update", "pod", Frozen=True)
+        vm.modify("ContainerFreezer", "Update", "pod", Frozen=False)
+        t.check(vm.properties("pod", "Statistics")["LCOWMetrics"], "no metrics")
+        t.equal([p["Name"] for p in vm.properties("pod", "ProcessList")["ProcessList"]], ["pause"])
+        joined = [{"type": n, "path": f"/proc/{s.pid}/ns/{f}"} for n, f in
+                  (("pid", "pid"), ("ipc", "ipc"), ("uts", "uts"), ("network", "net"))]
+        combine(vm, w)
+        vm.create("work", make_spec(w.root, "sleep", "1000", annotations={
+            CRI + "container-type": "container", CRI + "sandbox-id": "pod"},
+            mounts=[{"destination": "/shared", "type": "bind", "source": "sandbox://a",
+                     "options": ["rbind"]}],
+            linux={"namespaces": [*joined, {"type": "mount"}]}), w.bundle, w.scratch)
+        w.pid, w.io = start(vm, w)
+        code, out, err = vm.run("work", "sh", "-c", "hostname; cat /proc/sys/kernel/shmmni /proc/1/comm; "
+                                "ls -l /proc/1/root/ /proc/1/fd 2>&1 | grep -c denied; "
+                                "df /shared | tail -1; (sleep 0.1 &) ; sleep 1; ps -o stat | grep -c Z")
+        t.match(r"(?s)^pod0\n77\npause\n.*/dev/sd.*\n0\n$", out.decode())
+        t.note(out.decode())
+        t.equal(end(vm, w), 137)
+        vm.signal("pod", s.pid, signal.SIGTERM)
+        wait = vm.send_wait("pod", s.pid)
+        s.io.read_all("out"), s.io.read_all("err")
+        t.equal(vm.answer(wait)["ExitCode"], 0)
+        bundle("Remove")
+        vm.delete("pod")
+        t.equal(vm.shell(NOTHING_OF_PODS), empty)
 
 
 @test("guest: huge pages of a container without a pod go with it")

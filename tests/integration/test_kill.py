@@ -101,7 +101,7 @@ def interrupted(t):
     p.signal(signal.SIGINT)
     r = p.wait(SOON)
     t.equal(r.code, 130, r)
-    t.match("SIGINT", r.err, r)
+    t.words("SIGINT", r.err, r)
 
 
 @test("SIGTERM in the very first moments leaves nothing")

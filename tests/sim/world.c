@@ -384,12 +384,16 @@ static int write_bundle(const char *dir, const char *name, const char *kind, con
         "{\"destination\":\"/d\",\"type\":\"bind\",\"source\":\"/tmp\","
         "\"options\":[\"ro\"]},{\"destination\":\"/disk\",\"type\":"
         "\"virtual-disk\",\"source\":\"/disk.img\",\"options\":[\"ro\"]}]%s}";
+    static const char pause[] =
+        "{\"process\":{\"args\":[\"/pause\"],\"cwd\":\"/\"},\"root\":{},"
+        "\"linux\":{\"namespaces\":[{\"type\":\"pid\"},{\"type\":\"ipc\"},{\"type\":"
+        "\"uts\"},{\"type\":\"mount\"},{\"type\":\"network\"}]}%s}";
     static const char of_pod[] = ",\"annotations\":{\"io.kubernetes.cri.sandbox-id\":\"%s\","
                                  "\"io.kubernetes.cri.container-type\":\"%s\"}";
     AUTO_FREE char *bundle = str_format("%s/%s", dir, name),
                    *path = str_format("%s/config.json", bundle),
                    *member = kind ? str_format(of_pod, pod, kind) : str_dup(""),
-                   *spec = str_format(text, member);
+                   *spec = str_format(str_eq(name, "c") ? pause : text, member);
     int r = dir_make(bundle, 0700);
 
     return r < 0 ? r : file_write(path, spec, strlen(spec), 0600);

@@ -56,6 +56,7 @@ int handlers_create(struct ctx *ctx, void *arg, struct server_call *call, struct
         .scratch_path = c->scratch_path,
         .spec = c->spec,
         .privileged = c->privileged,
+        .holder = c->holder,
     };
 
     return container_create(ctx, h->containers, &config, err) < 0 ? fail_container(err) : 0;

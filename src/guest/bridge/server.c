@@ -377,6 +377,7 @@ static int negotiate(struct server *s, struct work *w, struct err *err)
         .signal_process = true,
         .dump_stacks = true,
         .delete_container_state = true,
+        .holder = true,
     };
     return 0;
 }

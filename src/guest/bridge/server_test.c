@@ -4,14 +4,15 @@
 
 /* --- negotiation --- */
 
-TEST_FIBER(negotiation_answers_byte_for_byte_as_the_real_guest)
+TEST_FIBER(negotiation_answers_as_the_real_guest_and_with_what_it_lacks)
 {
     static const char want[] =
         "{\"Result\":0,\"ActivityId\":\"00000000-0000-0000-0000-000000000000\",\"Version\":4,"
         "\"Capabilities\":{\"SupportedSchemaVersions\":[{\"Major\":2,\"Minor\":1}],"
         "\"RuntimeOsType\":\"Linux\",\"GuestDefinedCapabilities\":{"
         "\"NamespaceAddRequestSupported\":true,\"SignalProcessSupported\":true,"
-        "\"DumpStacksSupported\":true,\"DeleteContainerStateSupported\":true}}}";
+        "\"DumpStacksSupported\":true,\"DeleteContainerStateSupported\":true,\"HolderSupported\":"
+        "true}}}";
     AUTO_FREE char *text = NULL;
     struct fixture w;
 

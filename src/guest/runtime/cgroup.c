@@ -165,19 +165,29 @@ int cgroup_update_pod(const char *dir, const json_t *resources, struct err *err)
     return 0;
 }
 
-int cgroup_make_pod(const char *dir, const json_t *resources, struct err *err)
+static int make(const char *dir, bool for_others, const json_t *resources, struct err *err)
 {
     struct err ignored = ERR_INIT;
 
     if (mkdir(dir, 0755) < 0)
         return err_sys(err, errno, "make cgroup %s", dir);
-    (void)enable_controllers(dir,
-                             &ignored); /* a limit that needs a missing controller fails later */
+    if (for_others) /* a limit that needs a missing controller fails later */
+        (void)enable_controllers(dir, &ignored);
     if (cgroup_update_pod(dir, resources, err) < 0) {
         (void)rmdir(dir); /* just made, empty */
         return -1;
     }
     return 0;
+}
+
+int cgroup_make_pod(const char *dir, const json_t *resources, struct err *err)
+{
+    return make(dir, true, resources, err);
+}
+
+int cgroup_make_holder(const char *dir, const json_t *resources, struct err *err)
+{
+    return make(dir, false, resources, err);
 }
 
 /* --- trees --- */

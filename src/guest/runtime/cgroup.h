@@ -38,6 +38,8 @@ char *cgroup_dir(const char *cgroups_path);
 /* Makes a pod's cgroup and applies the limits of OCI LinuxResources that a pod can have (memory,
  * cpu, pids). ERR_EXISTS if it is there. */
 int cgroup_make_pod(const char *dir, const json_t *resources, struct err *err);
+/* The same for the process that holds the pod. */
+int cgroup_make_holder(const char *dir, const json_t *resources, struct err *err);
 /* Changes the same limits: an absent one stays, -1 removes one. */
 int cgroup_update_pod(const char *dir, const json_t *resources, struct err *err);
 /* With all cgroups below; missing is fine. -EBUSY while processes are in it. */

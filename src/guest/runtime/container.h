@@ -84,6 +84,7 @@ struct container_config {
     const char *bundle_path, *scratch_path; /* "": none */
     json_t *spec;                           /* rewritten in place */
     bool privileged;
+    bool holder; /* a pod's first process, by holder.h instead of crun */
 };
 /* ERR_EXISTS, ERR_INVALID (the document, or an invalid id); ERR_NOT_FOUND, ERR_PERMISSION: the
  * command; else what crun said. */

@@ -183,6 +183,8 @@ static int fit_spec(struct ctx *ctx, struct container *c, struct spec *spec, boo
     rewrite_todo_release(&todo);
     if (r < 0)
         return -1;
+    if (c->holder)
+        return 0;
     const char *user = rewrite_username(process);
     bool named = user[0] != '\0';
     if (rootfs_prepare(ctx, c->root, c->owner, user, spec_text(process, "cwd"), &uid, &gid, err) <
@@ -218,11 +220,19 @@ static int create(struct ctx *ctx, struct container *c, struct spec *spec, const
     c->terminal = spec_terminal(spec);
     c->has_hooks = json_object_size(js_get(spec_json(spec), "hooks")) > 0;
     c->own_pid_ns = spec_namespace(spec, "pid", &pid_ns) && !pid_ns[0];
+    if (c->holder) {
+        const json_t *resources = js_get(js_get(spec_json(spec), "linux"), "resources");
+
+        return cgroup_make_holder(c->cgroup, resources, err) < 0
+                   ? -1
+                   : container_run(ctx, c, spec, NULL, false, container_on_exit, container_on_done,
+                                   &c->init, err);
+    }
     if (write_spec(c, spec, err) < 0)
         return -1;
     c->crun_made = true; /* even a failed create may leave a directory */
-    if (container_run(ctx, c, NULL, c->terminal, container_on_exit, container_on_done, &c->init,
-                      err) < 0)
+    if (container_run(ctx, c, NULL, NULL, c->terminal, container_on_exit, container_on_done,
+                      &c->init, err) < 0)
         return -1;
     return adopt_network(ctx, c, network, err);
 }
@@ -237,7 +247,9 @@ static void undo(struct container *c)
     if (c->crun_made && crun_delete(&ctx, c->table->crun, c->id, true, &err) < 0)
         log_warn(&ctx, "crun could not delete a container whose create failed",
                  F_STR(LK_CID, c->id), F_ERR(&err));
-    if (c->cgroup)
+    if (c->cgroup && c->holder)
+        (void)cgroup_end(&ctx, c->cgroup, &err); /* with the process, if it was started */
+    else if (c->cgroup)
         (void)cgroup_remove(c->cgroup); /* crun usually has */
     if (c->files_made && pod_files_remove(&ctx, c->bundle, &err) < 0)
         log_warn(&ctx, "cannot remove the files of a container whose create failed",
@@ -263,6 +275,15 @@ static int check(const struct containers *cs, const struct container_config *con
     if (cs->n >= CONTAINERS_MAX)
         return err_set(err, ERR_EXHAUSTED, "too many containers: at most %d", CONTAINERS_MAX);
     return 0;
+}
+
+/* The host asks for it only if the rest of the spec fits, too (pods_can_hold). */
+static bool can_hold(const struct spec *spec, enum spec_kind kind, bool privileged)
+{
+    const char *path;
+
+    return kind == SPEC_SANDBOX && !privileged && !spec_terminal(spec) &&
+           !spec_namespace(spec, "user", &path);
 }
 
 static struct container *add(struct containers *cs, const struct container_config *config)
@@ -298,9 +319,12 @@ int container_create(struct ctx *ctx, struct containers *cs, const struct contai
         return err_set(err, ERR_INVALID, "invalid sandbox id \"%.64s\"", pod_id);
     if (path_check_run(spec_root_path(spec), "root.path", err) < 0)
         return -1;
+    if (config->holder && !can_hold(spec, kind, config->privileged))
+        return err_set(err, ERR_INVALID, "container %s cannot be a holder", config->id);
 
     AUTO(container_unref) struct container *c = add(cs, config);
     c->kind = kind;
+    c->holder = config->holder;
     c->root = str_dup(spec_root_path(spec));
     if (create(ctx, c, spec, pod_id, config->privileged, err) < 0) {
         undo(c);

@@ -29,6 +29,7 @@ struct container {
     struct process *init;
     bool attached; /* start was called: its stdio is used up */
     bool own_pid_ns, terminal;
+    bool holder;               /* container_config.holder */
     bool has_hooks;            /* which crun runs at start and delete */
     int last_signal;           /* TERM or KILL to init */
     char *cgroup, *root;       /* full paths */
@@ -71,10 +72,11 @@ void container_forget(struct container *c);
 void container_leave_network(struct container *c);
 
 /* container_run.c: crun creates the container (process NULL), or runs the OCI process, as JSON
- * text, in it; the started process becomes the agent's child. on_done gets a reference on c. */
-int container_run(struct ctx *ctx, struct container *c, const char *process, bool terminal,
-                  void (*on_exit)(void *arg), void (*on_done)(void *arg), struct process **ret,
-                  struct err *err);
+ * text, in it; the started process becomes the agent's child. spec: of a holder, which is started
+ * without crun; else NULL. on_done gets a reference on c. */
+int container_run(struct ctx *ctx, struct container *c, const struct spec *spec,
+                  const char *process, bool terminal, void (*on_exit)(void *arg),
+                  void (*on_done)(void *arg), struct process **ret, struct err *err);
 
 /* Also there. */
 void container_on_exit(void *arg);

@@ -4,10 +4,12 @@
 #include "base/fd.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/span.h"
 #include "base/str.h"
 #include "guest/runtime/cgroup.h"
 #include "guest/runtime/container_priv.h"
 #include "guest/runtime/crun.h"
+#include "guest/runtime/holder.h"
 #include "guest/runtime/pod_files.h"
 #include "guest/runtime/rewrite.h"
 #include "guest/runtime/rootfs.h"
@@ -247,17 +249,34 @@ int resources_check(const json_t *resources, struct err *err)
     return 0;
 }
 
-int container_run(struct ctx *ctx, struct container *c, const char *process, bool terminal,
-                  void (*on_exit)(void *arg), void (*on_done)(void *arg), struct process **ret,
-                  struct err *err)
+static int start_by_crun(struct ctx *ctx, struct container *c, const struct crun_start *start,
+                         pid_t *ret_pid, int *ret_master, struct err *err)
+{
+    struct crun *crun = containers_crun(c->table, err);
+
+    return crun ? crun_start_process(ctx, crun, start, ret_pid, ret_master, err) : -1;
+}
+
+static int start_holder(struct ctx *ctx, const struct container *c, const struct spec *spec,
+                        const struct stdio_fds *ends, pid_t *ret_pid, struct err *err)
+{
+    const struct holder_opts o = { .spec = spec, .cgroup = c->cgroup, .fds = ends->fd };
+
+    SPAN(step, ctx, NULL, TRACK_GUEST, "start holder", err);
+
+    return holder_spawn(step.ctx, &o, ret_pid, err);
+}
+
+int container_run(struct ctx *ctx, struct container *c, const struct spec *spec,
+                  const char *process, bool terminal, void (*on_exit)(void *arg),
+                  void (*on_done)(void *arg), struct process **ret, struct err *err)
 {
     AUTO(stdio_fds_release) struct stdio_fds ends = STDIO_FDS_NONE;
     AUTO(relay_free) struct relay *relay = NULL;
-    struct crun *crun = containers_crun(c->table, err);
     AUTO_FD int master = -1;
     pid_t pid;
 
-    if (!crun || (!terminal && relay_open(ctx->loop, &relay, &ends, err) < 0))
+    if (!terminal && relay_open(ctx->loop, &relay, &ends, err) < 0)
         return -1;
     /* Else /dev/stdout could not be opened in the container. */
     for (int i = 0; i < 3 && c->ids.uid; i++)
@@ -270,7 +289,8 @@ int container_run(struct ctx *ctx, struct container *c, const char *process, boo
         .terminal = terminal,
         .fds = ends,
     };
-    if (crun_start_process(ctx, crun, &start, &pid, &master, err) < 0)
+    if ((spec ? start_holder(ctx, c, spec, &ends, &pid, err)
+              : start_by_crun(ctx, c, &start, &pid, &master, err)) < 0)
         return -1;
     const struct process_opts opts = {
         .loop = ctx->loop,
@@ -307,7 +327,8 @@ static int start(struct ctx *ctx, struct container *c, const struct stdio_ports 
                        c->id);
     c->attached = true;
     process_attach(c->init, &fds);
-    if ((c->has_hooks ? crun_start(ctx, c->table->crun, c->id, err)
+    if (!c->holder && /* which waits for nothing but its end */
+        (c->has_hooks ? crun_start(ctx, c->table->crun, c->id, err)
                       : crun_release(CRUN_STATE, c->id, err)) < 0)
         return err_wrap(err, "start container %s", c->id);
     /* A short-lived container may have exited before crun returned. */
@@ -361,6 +382,13 @@ static void exec_done(void *arg)
     container_unref(c);
 }
 
+static const char *first_word(const json_t *process)
+{
+    const char *word = json_string_value(json_array_get(js_get(process, "args"), 0));
+
+    return word ? word : "";
+}
+
 static int run_in(struct ctx *ctx, struct container *c, json_t *process,
                   const struct stdio_ports *io, uint32_t *ret_pid, struct err *err)
 {
@@ -374,6 +402,11 @@ static int run_in(struct ctx *ctx, struct container *c, json_t *process,
                            c->state == CONTAINER_STOPPED ? ERR_UNAVAILABLE : ERR_STATE,
                            "cannot exec in container %s: it is %s", c->id,
                            fsm_state_name(&container_fsm, c->state));
+    if (c->holder)
+        return err_because(err, REASON_COMMAND_NOT_FOUND, ERR_NOT_FOUND,
+                           "exec: \"%.128s\": executable file not found in $PATH: the pod's own "
+                           "container has no files; use another container of the pod",
+                           first_word(process));
     if (processes_make_room(&c->execs, CONTAINER_EXECS_MAX, err) < 0 ||
         make_process(ctx, c, process, &text, err) < 0)
         return -1;
@@ -381,7 +414,7 @@ static int run_in(struct ctx *ctx, struct container *c, json_t *process,
         return err_set(err, ERR_INVALID,
                        "invalid process: a terminal cannot have a separate stderr");
     if (dialer_dial_stdio(ctx, c->table->opts.dialer, io, &fds, err) < 0 ||
-        container_run(ctx, c, text, terminal, NULL, exec_done, &p, err) < 0)
+        container_run(ctx, c, NULL, text, terminal, NULL, exec_done, &p, err) < 0)
         return -1;
     process_attach(p, &fds);
     processes_add(&c->execs, p);
@@ -412,7 +445,8 @@ int container_update(struct ctx *ctx, struct container *c, const json_t *resourc
     AUTO_FREE char *text = js_text(resources, 0);
     /* An update of the pod's sandbox container applies to the pod. */
     if ((c->kind == SPEC_SANDBOX && cgroup_update_pod(c->pod->cgroup, resources, err) < 0) ||
-        crun_update(ctx, c->table->crun, c->id, text, err) < 0)
+        (c->holder ? cgroup_update_pod(c->cgroup, resources, err)
+                   : crun_update(ctx, c->table->crun, c->id, text, err)) < 0)
         return err_wrap(err, "update container %s", c->id);
     return 0;
 }

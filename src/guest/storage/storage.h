@@ -52,7 +52,8 @@ int storage_remove_share(struct ctx *ctx, struct storage *s, const char *mount_p
  * removal: the host unplugs it. */
 int storage_add_device(struct ctx *ctx, struct storage *s, const char *place, struct err *err);
 
-/* layers: topmost first, NULL-terminated. scratch_path "": read-only. scratch_quota: bytes that may
+/* layers: topmost first, NULL-terminated; none (with a scratch_path): only the bundle is made, a
+ * directory of the scratch disk. scratch_path "": read-only. scratch_quota: bytes that may
  * be written there; 0: as many as there are. ids: of the container's user namespace, whose root
  * owns what is written; borrowed, "" or NULL: none. map_layers: the layers do not have them yet.
  * ERR_UNIMPLEMENTED: the disk does not support quotas, or the kernel cannot map a layer's ids. */

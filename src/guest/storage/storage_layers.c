@@ -51,7 +51,7 @@ static int join_layers(const struct storage_layers *l, struct sbuf *out, struct 
             return -1;
         sbuf_addf(out, "%s%s", n ? ":" : "", *layer);
     }
-    if (n == 0)
+    if (n == 0 && !l->scratch_path[0])
         return err_set(err, ERR_INVALID, "invalid request: no layers to combine");
     if (n > LAYERS_MAX)
         return err_set(err, ERR_INVALID, "too many layers: %zu, at most %d", n, LAYERS_MAX);
@@ -72,7 +72,7 @@ static void dirs_release_auto(struct dirs *d)
 }
 
 struct overlay {
-    const char *root, *scratch, *layers, *uid, *gid; /* scratch: or "" */
+    const char *root, *scratch, *layers, *uid, *gid; /* scratch: or "", layers: or NULL */
     uint64_t quota;
     uint32_t project;
     bool keep_bundle, map_layers;
@@ -233,8 +233,8 @@ static int combine(void *arg, struct err *err)
     if (mnt_is_mounted(o->root))
         return err_set(err, ERR_EXISTS, "cannot combine layers: something is already mounted on %s",
                        o->root);
-    if ((o->scratch[0] && make_scratch(o, bundle, err) < 0) || dir_need(o->root, 0755, err) < 0 ||
-        mount_overlay(o, err) < 0) {
+    if ((o->scratch[0] && make_scratch(o, bundle, err) < 0) ||
+        (o->layers && (dir_need(o->root, 0755, err) < 0 || mount_overlay(o, err) < 0))) {
         (void)rmdir(o->root);
         if (fresh)
             (void)drop_scratch(o->scratch, bundle, &ignored); /* the first error is reported */
@@ -254,7 +254,7 @@ int storage_combine(struct ctx *ctx, struct storage *s, const struct storage_lay
     AUTO(storage_let_go) struct storage_hold *held = storage_hold(ctx, s, l->root_path, err);
     if (!held)
         return -1;
-    if (storage_load(ctx, s, overlay_modules, err) < 0)
+    if (layers.data && storage_load(ctx, s, overlay_modules, err) < 0)
         return -1;
     struct overlay o = { .root = l->root_path,
                          .scratch = l->scratch_path,

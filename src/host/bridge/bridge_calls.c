@@ -331,6 +331,11 @@ static int shut_down(struct ctx *ctx, struct guest *g, const char *container, bo
 
 /* --- containers --- */
 
+static bool has_holder(const struct guest *g)
+{
+    return bridge_of(g)->caps.holder;
+}
+
 static int create_container(struct ctx *ctx, struct guest *g, const struct guest_container *c,
                             struct err *err)
 {
@@ -340,7 +345,8 @@ static int create_container(struct ctx *ctx, struct guest *g, const struct guest
                                                   .bundle_path = c->bundle_path,
                                                   .spec = c->spec,
                                                   .scratch_path = c->scratch_path,
-                                                  .privileged = c->privileged } };
+                                                  .privileged = c->privileged,
+                                                  .holder = c->holder } };
 
     return plain_call(ctx, g, &r, err);
 }
@@ -710,6 +716,7 @@ const struct guest_ops bridge_ops = {
     .connected = bridge_ops_connected,
     .oldest_call = bridge_ops_oldest_call,
     .log_lost = bridge_ops_log_lost,
+    .has_holder = has_holder,
     .exec = exec_process,
     .wait_process = wait_process,
     .signal_process = signal_process,

@@ -120,6 +120,7 @@ static void caps_saved(struct saved *s, uint32_t field, struct bridge_caps *c)
     saved_bool(s, 2, &c->signal_process);
     saved_bool(s, 3, &c->dump_stacks);
     saved_bool(s, 4, &c->delete_container_state);
+    saved_bool(s, 5, &c->holder);
     saved_close(s);
 }
 

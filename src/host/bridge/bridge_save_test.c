@@ -313,7 +313,7 @@ TEST_VIRTUAL(the_log_continues_within_its_line)
     ASSERT_EQ(b->unasked_bytes.full_at_ns, 14);
     ASSERT(b->log_lost && b->log_open && b->log.flushed);
     ASSERT(b->caps.namespace_add && b->caps.signal_process && b->caps.dump_stacks &&
-           b->caps.delete_container_state);
+           b->caps.delete_container_state && b->caps.holder);
     ASSERT_OK(stream_write_full(ctx, w.log, "\"}\n{", 4, &err), err);
     turn(&w.second);
     ASSERT(!b->log.skipping);

@@ -38,6 +38,7 @@ struct guest_container {
     const char *scratch_path; /* "": none */
     json_t *spec;             /* borrowed, not changed */
     bool privileged;
+    bool holder; /* the guest makes its process without a root file system (has_holder) */
 };
 
 struct guest_process {
@@ -58,9 +59,10 @@ struct guest_listed {
     uint64_t user_ms, kernel_ms, data_kib, private_kib, shared_kib;
 };
 
-/* layers: topmost first. scratch NULL: read-only. scratch_quota: bytes; 0: none. uid_map, gid_map:
- * of a container with a user namespace (base/idmap.h), or NULL; map_layers: its layers are file
- * systems that do not have these ids yet. */
+/* layers: topmost first; none: only the bundle is made (has_holder). scratch NULL: read-only.
+ * scratch_quota: bytes; 0: none. uid_map, gid_map: of a container with a user namespace
+ * (base/idmap.h), or NULL; map_layers: its layers are file systems that do not have these ids yet.
+ */
 struct guest_layers {
     const char *container, *root_path, *scratch_path, *uid_map, *gid_map;
     bool map_layers;
@@ -111,6 +113,8 @@ struct guest_ops {
     uint64_t (*oldest_call)(const struct guest *g);
     /* The guest's log is not forwarded, since the host could not listen for it. */
     bool (*log_lost)(const struct guest *g);
+    /* It was said when it connected; an older agent has none. */
+    bool (*has_holder)(const struct guest *g);
 
     /* Ports for stdio are opened before the request and never reused. */
     int (*exec)(struct ctx *ctx, struct guest *g, const struct guest_exec *e,

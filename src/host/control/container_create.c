@@ -153,17 +153,42 @@ static int add_devices(struct ctx *ctx, struct container *c, const struct strv *
 struct files {
     struct root root;
     struct mounts mounts;
+    const struct container_create *cc;
+    enum config_rootfs writes;
 };
 
-static int files_open(struct ctx *ctx, struct container *c, struct spec *spec,
-                      const struct container_create *cc, enum config_rootfs writes, struct files *f,
+static int files_open(struct ctx *ctx, struct container *c, struct spec *spec, struct files *f,
                       struct err *err)
 {
+    if (f->root.none)
+        return 0;
+
     SPAN(step, ctx, vm_timeline(c->p.pod->vm), TRACK_HOST, "open files", err);
 
-    return root_open(ctx, c, spec, cc, writes, &f->root, err) < 0
+    return root_open(ctx, c, spec, f->cc, f->writes, &f->root, err) < 0
                ? -1
                : mounts_open(ctx, c, spec, &f->mounts, err);
+}
+
+/* The agent's own process can hold a CRI's pod (docs/decisions/0039). Whether this VM's agent knows
+ * how, it says when it has connected. */
+static bool can_hold(const struct container *c, const struct spec *spec, const struct strv *devices)
+{
+    return c->kind == SPEC_SANDBOX && !c->privileged && !c->hooks && devices->n == 0 &&
+           !c->p.pod->ids.uid && pods_can_hold(spec);
+}
+
+static int settle_holder(struct ctx *ctx, struct container *c, struct spec *spec, struct files *f,
+                         struct err *err)
+{
+    const struct guest *guest = vm_parts(c->p.pod->vm)->guest;
+
+    if (!f->root.none)
+        return 0;
+    f->root.none = guest->ops->has_holder(guest);
+    if (f->root.none)
+        pods_drop_files(spec);
+    return files_open(ctx, c, spec, f, err);
 }
 
 /* The layers need the scratch disk, the mounts do not: each waits for its own. */
@@ -186,7 +211,7 @@ static int files_share(struct ctx *ctx, struct container *c, struct files *f, st
 
 /* --- in the guest --- */
 
-static int create_in_guest(struct ctx *ctx, struct container *c, struct spec *spec,
+static int create_in_guest(struct ctx *ctx, struct container *c, struct spec *spec, bool holder,
                            const struct strv *places, struct err *err)
 {
     const struct document_opts o = { .root_path = c->root_path,
@@ -202,7 +227,8 @@ static int create_in_guest(struct ctx *ctx, struct container *c, struct spec *sp
                                           .bundle_path = c->bundle_path,
                                           .scratch_path = c->scratch_path ? c->scratch_path : "",
                                           .spec = spec_json(spec),
-                                          .privileged = c->privileged };
+                                          .privileged = c->privileged,
+                                          .holder = holder };
 
     document_fit(spec, &o);
 
@@ -392,13 +418,14 @@ static int make_in_vm(struct ctx *ctx, struct container *c, struct spec *spec, s
     if (vm_need_running(ctx, c->p.pod->vm, err) < 0)
         return -1;
     network_begin(network);
-    if (files_share(ctx, c, f, err) < 0 || vm_need_ready(ctx, c->p.pod->vm, err) < 0 ||
+    if (settle_holder(ctx, c, spec, f, err) < 0 || files_share(ctx, c, f, err) < 0 ||
+        vm_need_ready(ctx, c->p.pod->vm, err) < 0 ||
         add_devices(ctx, c, devices, &places, err) < 0 || aside_wait(p, err) < 0)
         return -1;
 
     SPAN(step, ctx, vm_timeline(c->p.pod->vm), TRACK_HOST, "create container", err);
 
-    return create_in_guest(step.ctx, c, spec, &places, err);
+    return create_in_guest(step.ctx, c, spec, f->root.none, &places, err);
 }
 
 static char *annotation(const struct spec *spec, const char *key)
@@ -455,7 +482,7 @@ static int make(struct ctx *ctx, struct container *c, struct spec *spec,
                 const struct container_create *cc, struct err *err)
 {
     AUTO(strv_release) struct strv devices = { 0 };
-    struct files files = { .root.fs.tree = -1 };
+    struct files files = { .root.fs.tree = -1, .cc = cc };
     struct aside p, network;
     struct annotations options;
     struct err ignored = ERR_INIT;
@@ -495,8 +522,10 @@ static int make(struct ctx *ctx, struct container *c, struct spec *spec,
                             json_boolean(cc->stdio.terminal));
     aside_init(&p, ctx, c, spec, cc);
     aside_init(&network, ctx, c, spec, cc);
+    files.writes = options.rootfs;
+    files.root.none = can_hold(c, spec, &devices);
     prepare_begin(&p);
-    r = p.ret < 0 || files_open(ctx, c, spec, cc, options.rootfs, &files, err) < 0 ||
+    r = p.ret < 0 || files_open(ctx, c, spec, &files, err) < 0 ||
                 make_in_vm(ctx, c, spec, &files, &devices, &p, &network, err) < 0
             ? -1
             : 0;

@@ -132,6 +132,7 @@ struct root {
     struct rootfs fs;
     const struct container_create *cc; /* borrowed */
     bool shared;                       /* it is the root itself: nothing is combined with it */
+    bool none;                         /* it has no files: its process only holds the pod */
 
     /* of the fiber that combines: */
     struct ctx *ctx;

@@ -301,7 +301,8 @@ static void combine_main(void *arg)
 
     f->ret = vm_need_ready(f->ctx, c->p.pod->vm, &f->err);
     if (f->ret == 0) {
-        SPAN(step, f->ctx, vm_timeline(c->p.pod->vm), TRACK_HOST, "combine layers", &f->err);
+        SPAN(step, f->ctx, vm_timeline(c->p.pod->vm), TRACK_HOST,
+             f->none ? "make bundle" : "combine layers", &f->err);
 
         c->scratch_path = str_format("%s/scratch/%s/%s", vm_parts(c->p.pod->vm)->scratch_path,
                                      c->p.pod->guest_id, c->p.guest_id);
@@ -319,16 +320,25 @@ static bool is_whole(const struct root *f)
     return f->fs.tree >= 0 ? f->shared : f->fs.disks[0].writable;
 }
 
-int root_share(struct ctx *ctx, struct container *c, struct root *f, struct err *err)
+static int share(struct ctx *ctx, struct container *c, struct root *f, struct err *err)
 {
     SPAN(step, ctx, vm_timeline(c->p.pod->vm), TRACK_HOST, "share rootfs", err);
 
     if (give(step.ctx, c, f, err) < 0)
         return err_wrap_because(err, REASON_ROOTFS_FAILED, "share the root file system");
+    return 0;
+}
+
+int root_share(struct ctx *ctx, struct container *c, struct root *f, struct err *err)
+{
+    if (f->none)
+        c->root_writes = ROOT_READ_ONLY;
+    else if (share(ctx, c, f, err) < 0)
+        return -1;
     f->ctx = ctx;
     f->c = c;
     fibers_init(&f->fibers);
-    if (is_whole(f)) {
+    if (!f->none && is_whole(f)) {
         free(c->root_path);
         c->root_path = str_dup(c->layers.v[0]);
     } else {

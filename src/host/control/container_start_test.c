@@ -134,6 +134,7 @@ static struct {
     struct sbuf all;
     uint64_t clock_ns; /* how long the first setting of the clock takes */
     uint64_t start_at;
+    size_t holder, mounts; /* of the container that is created */
 } asked;
 
 static const char *name_of(const struct bridge_request *q)
@@ -155,6 +156,10 @@ static struct fake_answer note_question(void *arg, const struct bridge_request *
     sbuf_addf(&asked.all, "%s%s", asked.all.len ? " " : "", name_of(q));
     if (q->type == BRIDGE_START)
         asked.start_at = loop_now(r->loop);
+    if (q->type == BRIDGE_CREATE) {
+        asked.holder += q->create.holder;
+        asked.mounts = json_array_size(json_object_get(q->create.spec, "mounts"));
+    }
 
     struct fake_answer a = { .how = FAKE_ANSWER, .delay_ns = clock ? asked.clock_ns : 0 };
 
@@ -180,6 +185,59 @@ TEST_VIRTUAL(a_start_asks_the_guest_for_these_things_and_no_more)
                                "ExecuteProcess GetProperties WaitForProcess");
     sbuf_release(&asked.all);
     fixture_close(&r, ctx);
+}
+
+/* Without a root file system, unless its agent is of before that. */
+static void check_pause(struct ctx *ctx, bool old, const char *asks)
+{
+    static const char spec[] =
+        "{\"process\":{\"args\":[\"/pause\"],\"cwd\":\"/\"},\"root\":{\"path\":\"rootfs\"},"
+        "\"annotations\":{\"io.kubernetes.cri.container-type\":\"sandbox\","
+        "\"io.kubernetes.cri.sandbox-id\":\"p\"},\"mounts\":[{\"destination\":\"/proc\","
+        "\"type\":\"proc\",\"source\":\"proc\"},{\"destination\":\"/dev/shm\",\"type\":\"bind\","
+        "\"source\":\"/run/sandboxes/p/shm\"},{\"destination\":\"/etc/resolv.conf\",\"type\":"
+        "\"bind\",\"source\":\"/etc/hostname\",\"options\":[\"ro\"]}],"
+        "\"linux\":{\"namespaces\":[{\"type\":\"pid\"},{\"type\":\"ipc\"},{\"type\":\"uts\"},"
+        "{\"type\":\"mount\"},{\"type\":\"network\"}]}}";
+    struct fixture r = {
+        .guest_opts = { .decide_request = note_question, .process_ns = NS_PER_S, .no_holder = old }
+    };
+    AUTO_FREE char *dir = NULL, *path = NULL;
+    struct err err = ERR_INIT;
+
+    asked.clock_ns = 0;
+    asked.holder = asked.mounts = 0;
+    r.guest_opts.decide_arg = &r;
+    fixture_open(&r, ctx);
+    dir = str_format("%s/p", r.dir);
+    path = str_format("%s/config.json", dir);
+    ASSERT_EQ(dir_make(dir, 0700), 0);
+    ASSERT_EQ(file_write(path, spec, strlen(spec), 0600), 0);
+    ASSERT_OK(fixture_try_create(&r, ctx, "p", &err), err);
+    ASSERT_EQ(r.guest.shares, old ? 2 : 0);
+    ASSERT_EQ(r.guest.layers, 1);
+    fixture_start(&r, ctx, "p", "");
+    ASSERT_EQ(asked.holder, !old);
+    ASSERT_EQ(asked.mounts, old ? 3 : 1);
+    ASSERT_EQ(fixture_wait(&r, ctx, "p", ""), 0);
+    fixture_delete(&r, ctx, "p", "");
+    ASSERT_STR(asked.all.data, asks);
+    sbuf_release(&asked.all);
+    fixture_close(&r, ctx);
+}
+
+TEST_VIRTUAL(a_pause_container_has_no_root_and_no_share)
+{
+    check_pause(ctx, false,
+                "NegotiateProtocol disk layers Create Start ExecuteProcess GetProperties "
+                "WaitForProcess");
+}
+
+TEST_VIRTUAL(an_older_agent_gets_a_pause_container_as_any_other)
+{
+    check_pause(ctx, true,
+                "NegotiateProtocol disk share share layers Create Start ExecuteProcess "
+                "GetProperties WaitForProcess");
 }
 
 TEST_VIRTUAL(a_clones_clock_is_set_beside_its_start_and_before_it_runs_anything)
