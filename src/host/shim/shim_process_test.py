@@ -984,7 +984,7 @@ def a_request_that_is_half_sent_is_awaited(w):
         assert answer[3] > 0.9e9, ("the pause begins when no further request is begun", answer)
 
 
-def a_thread_that_nobody_waits_for_is_awaited(w):
+def an_abandoned_thread_is_awaited(w):
     """exec would wait for it without limit if it were stuck, and what it writes would be lost."""
     address = w.start("c1")
     pid, bundle = w.pid(address), w.bundle("c2")
