@@ -346,16 +346,16 @@ class BridgeVM:
         return self.refused("ModifySettings", container, Request={
             "RequestType": action, "ResourceType": resource, "Settings": settings})
 
-    def _create_keys(self, spec, bundle, scratch, more):
+    def _create_keys(self, spec, bundle, scratch, **more):
         return {"ContainerConfig": json.dumps({
             "SchemaVersion": {"Major": 2, "Minor": 1}, "OciBundlePath": bundle,
             "OciSpecification": spec, "ScratchDirPath": scratch, **more})}
 
     def create(self, container, spec, bundle, scratch="", **more):
-        return self.call("Create", container, **self._create_keys(spec, bundle, scratch, more))
+        return self.call("Create", container, **self._create_keys(spec, bundle, scratch, **more))
 
     def create_refused(self, container, spec, bundle, scratch="", **more):
-        return self.refused("Create", container, **self._create_keys(spec, bundle, scratch, more))
+        return self.refused("Create", container, **self._create_keys(spec, bundle, scratch, **more))
 
     def _stdio(self, names):
         ports = {}
