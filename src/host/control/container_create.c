@@ -393,14 +393,15 @@ static int network_step(struct ctx *ctx, struct aside *a, struct err *err)
 }
 
 /* CNI has made the network of a CRI's sandbox before its Create. Others make theirs later: `ctr run
- * --cni` and Docker between Create and Start, nerdctl in a hook. */
+ * --cni` and Docker between Create and Start, nerdctl in a hook. In the guest the namespace of a
+ * pod with a user namespace belongs to that, which Create makes. */
 static void network_begin(struct aside *a)
 {
     struct container *c = a->container;
     const char *netns = "";
 
-    if (c->kind != SPEC_SANDBOX || c->hooks || !spec_namespace(a->spec, "network", &netns) ||
-        !netns[0])
+    if (c->kind != SPEC_SANDBOX || c->hooks || c->p.pod->ids.uid ||
+        !spec_namespace(a->spec, "network", &netns) || !netns[0])
         return;
     pod_set_netns(c->p.pod, a->spec, 0);
     a->step = network_step;

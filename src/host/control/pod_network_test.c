@@ -97,6 +97,31 @@ TEST_VIRTUAL(a_pods_network_is_attached_while_its_sandbox_is_created_and_goes_wi
     fixture_close(&r, ctx);
 }
 
+/* In the guest its namespace is made by Create, for the user namespace. */
+TEST_VIRTUAL(a_pod_with_a_user_namespace_has_its_network_at_start)
+{
+    struct fixture r = { 0 };
+    struct ctx root = ctx_root(ctx->loop);
+    struct err err = ERR_INIT;
+    const char *text =
+        "{\"process\":{\"args\":[\"/x\"],\"cwd\":\"/\"},\"root\":{\"path\":\"rootfs\"},"
+        "\"linux\":{\"namespaces\":[{\"type\":\"user\"},{\"type\":\"network\",\"path\":\"/run/"
+        "netns/x\"}],"
+        "\"uidMappings\":[{\"containerID\":0,\"hostID\":100000,\"size\":65536}],"
+        "\"gidMappings\":[{\"containerID\":0,\"hostID\":100000,\"size\":65536}]}" POD("sandbox",
+                                                                                      "p") "}";
+
+    open_fixture(&r, ctx);
+    AUTO_FREE char *dir = str_format("%s/p", r.dir), *path = str_format("%s/config.json", dir);
+    ASSERT_EQ(dir_make(dir, 0700), 0);
+    ASSERT_EQ(file_write(path, text, strlen(text), 0600), 0);
+    ASSERT_OK(fixture_try_create(&r, &root, "p", &err), err);
+    ASSERT_EQ(r.host.net_opened, 0);
+    fixture_start(&r, &root, "p", "");
+    ASSERT_EQ(nics(&r), 1);
+    fixture_close(&r, ctx);
+}
+
 /* A container of Docker, or of a client without a CRI: what makes its network may come after
  * Create. */
 TEST_VIRTUAL(the_network_of_a_plain_container_is_read_at_its_start)
