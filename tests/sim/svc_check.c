@@ -108,8 +108,9 @@ static void check_code(struct svc *s, const struct svc_call *call)
                  call->code, call->text);
 }
 
-/* A create that failed has left nothing, not even its id, unless the clean-up fails too. A shim that
- * leaves refuses a second Create of an id before it looks whether the first is still rolled back. */
+/* A create that failed has left nothing, not even its id, unless the clean-up fails too. A shim
+ * that leaves refuses a second Create of an id before it looks whether the first is still rolled
+ * back. */
 static void check_undone(struct svc *s, const struct svc_ask *a)
 {
     struct err none = ERR_INIT;
